@@ -15,33 +15,15 @@ import dledger.cli.data.archive
 from dledger.base.disk.disk import OsDisk
 from dledger.cli.data.archive import ArchiveFollower
 from dledger.storage.backups.place_worker import DeadlineMissed
-from dledger.storage.files.snapshot_file import SnapshotHead, write_snapshot
 from dledger.storage.manifests.archive_manifest import ArchiveBusy, ArchiveTargetError
 from dledger.storage.manifests.archived_note import read_note
 from dledger.values.errors import DirectoryError, StoreError
-from tests.commands.test_backup import BODIES, NEW_PEERS
-from tests.commands.test_group import THREE, GroupCase
-from tests.storage.support import bodies_in, flush
+from tests.commands.test_backup import BODIES, NEW_PEERS, ArchivedCase
+from tests.commands.test_group import THREE
 
 
-class ArchiveCommandsTests(GroupCase):
-    """A member with entries in several segments, which runs."""
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.member = self.open_store(bootstrap=True)
-        self.addCleanup(self.member.abandon)
-        self.place, self.new_store = self.mktemp(), self.mktemp()
-        self.path = f"{self.store}/dledger-n0"
-        self.append(*BODIES)
-
-    def append(self, *bodies: bytes) -> None:
-        """Committed, and on record, one after the other, as at a member that runs."""
-        for body in bodies:
-            self.member.append_bodies((body,), 1)
-            self.member.record_commit(self.member.ledger_end_index)
-            flush(self.member)
-        self.member.check_point(force=True)
+class ArchiveCommandsTests(ArchivedCase):
+    """C{dledger archive}, and C{dledger restore} of an archive."""
 
     def shipped(self, *more: str) -> dict[str, Any]:
         """The facts of a run."""
@@ -52,20 +34,15 @@ class ArchiveCommandsTests(GroupCase):
 
     def test_machine(self) -> None:
         """An archive that a state machine could not start from says so; its segments stay until one could."""
-        self.member.clean_close()
-        self.member = self.open_store(retention_bytes=8192)
-        while self.member.maintenance(1e9, 4, keep_from_index=199):
-            pass
+        self.expire()
         self.append(*BODIES)
-        os.makedirs(f"{self.path}/machine")
         words = "has no snapshot of the machine that these entries continue"
         self.assertExit(self.run_cli("archive", self.path, self.place), 0, words)
         self.assertExit(self.run_cli("archive", "--verify", self.place), 1, words, "1 finding")
         expire = ("archive", "--expire", self.place, "--keep-bytes", "0", "--delete")
         self.assertExit(self.run_cli(*expire), 0, "deleted 0 segments", "ones stay: the state")
         end = self.shipped()["end_index"]
-        head = SnapshotHead(index=end, term=1, chain_crc=0, machine="kv", machine_version=1)
-        write_snapshot(OsDisk(), f"{self.path}/machine/snapshot-{end}-1", head, (b"kept", b"x"), str)
+        self.snapshot(end)
         self.assertExit(self.run_cli("archive", self.path, self.place), 0, f"snapshot after entry {end}")
         self.assertExit(self.run_cli(*expire), 0, " segments, ")
         self.assertExit(self.run_cli("archive", "--verify", self.place), 0, f"after entry {end}", "clean")
@@ -80,15 +57,7 @@ class ArchiveCommandsTests(GroupCase):
         end = self.shipped()["end_index"]
         self.assertGreater(end, first["end_index"])
         self.assertExit(self.run_cli("archive", "--verify", self.place), 0, f"{end + 1} entries", "clean")
-        self.assertExit(self.run_cli(
-            "restore", self.place, "--store", self.new_store, "--node-id", "n0", "--peers", NEW_PEERS,
-        ), 0, f"entries 0 to {end}", "new group")
-        self.assertExit(self.run_cli("verify", f"{self.new_store}/dledger-n0"), 0, "clean")
-        self.member.abandon()
-        self.store = self.new_store
-        store = self.open_store(peers=NEW_PEERS)
-        self.addCleanup(store.abandon)
-        self.assertEqual(bodies_in(store), [*BODIES, *BODIES][: end + 1])
+        self.assertExit(self.run_cli(*self.restore()), 0, f"entries 0 to {end}", "new group")
 
     def test_join(self) -> None:
         """A member of the same group, which is unsure."""
@@ -102,19 +71,6 @@ class ArchiveCommandsTests(GroupCase):
         self.assertIn("mapped_file_size_for_entry_data=4096", done.stdout)
         self.assertNotIn("new group", done.stdout)
         self.assertEqual(os.listdir(self.new_store), ["dledger-n1"])
-
-    def test_store(self) -> None:
-        """An object store: there, verified, and back."""
-        self.place = f"memory://{self.id()}/log"
-        end = self.shipped()["end_index"]
-        done = self.run_cli("archive", "--verify", self.place, "--json")
-        self.assertExit(done, 0)
-        self.assertEqual((json.loads(done.stdout)["entries"], json.loads(done.stdout)["is_clean"]),
-                         (end + 1, True))
-        done = self.run_cli("restore", self.place, "--store", self.new_store, "--node-id", "n0", "--peers",
-                            NEW_PEERS, "--json")
-        self.assertExit(done, 0)
-        self.assertEqual(json.loads(done.stdout)["end_index"], end)
 
     def test_damage(self) -> None:
         """Exit status 1, and the place: at the member, in an archive, and of one manifest."""
@@ -131,9 +87,7 @@ class ArchiveCommandsTests(GroupCase):
         os.truncate(f"{self.place}/archive-{newest % 2}.json", 100)
         done = self.run_cli("archive", "--verify", self.place)
         self.assertExit(done, 1, f"archive-{newest % 2}.json: no JSON", "another copy counts", "1 finding")
-        done = self.run_cli("restore", self.place, "--store", self.new_store, "--node-id", "n0", "--peers",
-                            NEW_PEERS)
-        self.assertExit(done, 0, "or the one before it, counts")
+        self.assertExit(self.run_cli(*self.restore()), 0, "or the one before it, counts")
         first = sorted(os.listdir(f"{self.place}/data"))[0]
         os.truncate(f"{self.place}/data/{first}", 100)
         done = self.run_cli("archive", "--verify", self.place, "--json")
@@ -150,6 +104,16 @@ class ArchiveCommandsTests(GroupCase):
         assert note is not None
         self.assertEqual((note.end_index, note.target), (end, self.place))
         self.assertNotIn("archived", self.run_cli("verify", self.path).output)
+
+    def test_note_of_a_backup(self) -> None:
+        """The note ends with a closed segment, also if a backup has put more into the archive."""
+        self.assertExit(self.run_cli("backup", self.path, self.place), 0)
+        self.assertGreater(self.shipped("--note")["end_index"], 0)
+        note = read_note(OsDisk(), self.path)
+        assert note is not None
+        other = self.mktemp()
+        end = json.loads(self.run_cli("archive", self.path, other, "--json").stdout)["end_index"]
+        self.assertEqual((note.end_index, note.target), (end, self.place))
 
     def test_expire(self) -> None:
         """Says what would go, and removes it only when asked to; a member goes on after it."""

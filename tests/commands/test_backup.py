@@ -12,13 +12,13 @@ from dledger.base.disk.disk import OsDisk
 from dledger.cli.data.backup import RatePace
 from dledger.storage.files.snapshot_file import SnapshotHead, write_snapshot
 from tests.commands.test_group import GroupCase
-from tests.storage.support import bodies_in
+from tests.storage.support import bodies_in, flush
 
 BODIES = tuple(b"%d" % number * 40 for number in range(200))
 NEW_PEERS = "n0-h:4;n1-h:5;n2-h:6"
 
 
-class BackupCommandsTests(GroupCase):
+class ArchivedCase(GroupCase):
     """A member with entries in several segments, which runs."""
 
     def setUp(self) -> None:
@@ -30,19 +30,42 @@ class BackupCommandsTests(GroupCase):
         self.append(*BODIES)
 
     def append(self, *bodies: bytes) -> None:
-        """Committed, and on record."""
-        self.member.append_bodies(bodies, 1)
-        self.member.record_commit(self.member.ledger_end_index)
+        """Committed, and on record, one after the other, as at a member that runs."""
+        for body in bodies:
+            self.member.append_bodies((body,), 1)
+            self.member.record_commit(self.member.ledger_end_index)
+            flush(self.member)
         self.member.check_point(force=True)
+
+    def expire(self, *snapshots: int) -> None:
+        """The member has a state machine, and these snapshots of it; the log begins later than entry 0."""
+        self.member.clean_close()
+        self.member = self.open_store(retention_bytes=8192)
+        while self.member.maintenance(1e9, 4, keep_from_index=199):
+            pass
+        self.append(b"later")
+        os.makedirs(f"{self.path}/machine", exist_ok=True)
+        for index in snapshots:
+            self.snapshot(index)
+
+    def snapshot(self, index: int) -> None:
+        """The machine has written one."""
+        head = SnapshotHead(index=index, term=1, chain_crc=0, machine="kv", machine_version=1)
+        write_snapshot(OsDisk(), f"{self.path}/machine/snapshot-{index}-1", head, (b"kept", b"x"), str)
 
     def restore(self, *more: str) -> tuple[str, ...]:
         """The arguments."""
         return ("restore", self.place, "--store", self.new_store, "--node-id", "n0", "--peers", NEW_PEERS,
                 *more)
 
+
+class BackupCommandsTests(ArchivedCase):
+    """C{dledger backup}, and C{dledger restore}."""
+
     def test_there_and_back(self) -> None:
         """Backup, another one, its verification, and the restored member with every entry."""
-        self.assertExit(self.run_cli("backup", self.path, self.place), 0, "copied 200 entries", "0 to 199")
+        self.assertExit(self.run_cli("backup", self.path, self.place), 0, "8 segments, 200 entries",
+                        "0 to 199")
         self.assertExit(self.run_cli("backup", self.path, self.place), 0, "nothing new", "0 to 199")
         self.append(b"later")
         done = self.run_cli("backup", self.path, self.place, "--json")
@@ -59,18 +82,6 @@ class BackupCommandsTests(GroupCase):
         store = self.open_store(peers=NEW_PEERS)
         self.addCleanup(store.abandon)
         self.assertEqual(bodies_in(store), [*BODIES, b"later"])
-
-    def expire(self, *snapshots: int) -> None:
-        """The member has a state machine, and these snapshots of it; the log begins later than entry 0."""
-        self.member.clean_close()
-        self.member = self.open_store(retention_bytes=8192)
-        while self.member.maintenance(1e9, 4, keep_from_index=199):
-            pass
-        self.append(b"later")
-        os.makedirs(f"{self.path}/machine", exist_ok=True)
-        for index in snapshots:
-            head = SnapshotHead(index=index, term=1, chain_crc=0, machine="kv", machine_version=1)
-            write_snapshot(OsDisk(), f"{self.path}/machine/snapshot-{index}-1", head, (b"kept", b"x"), str)
 
     def test_machine(self) -> None:
         """The snapshot of a state machine comes with the log, and is in the restored member."""
@@ -109,6 +120,19 @@ class BackupCommandsTests(GroupCase):
                              "--set", "mapped_file_size_for_entry_index=3200")
         self.assertExit(shown, 0, found["group_id"], "(known)")
 
+    def test_store(self) -> None:
+        """An object store: a backup, an archive run into it, its verification, and back."""
+        self.place = f"memory://{self.id()}/log"
+        self.assertExit(self.run_cli("backup", self.path, self.place), 0, "200 entries", "0 to 199")
+        self.append(*BODIES)
+        self.assertExit(self.run_cli("archive", self.path, self.place), 0, "are in a segment that is not")
+        done = self.run_cli("backup", self.path, self.place, "--json")
+        self.assertExit(done, 0)
+        found = json.loads(done.stdout)
+        self.assertEqual((found["end_index"], found["open_entries"], found["findings"]), (399, 0, []))
+        self.assertExit(self.run_cli("backup", "--verify", self.place), 0, "400 entries", "clean")
+        self.assertExit(self.run_cli(*self.restore()), 0, "entries 0 to 399")
+
     def test_another_name(self) -> None:
         """A forgotten C{--group} is reported: the member would not start under the old name."""
         self.run_cli("backup", self.path, self.place)
@@ -143,7 +167,7 @@ class BackupCommandsTests(GroupCase):
             file.write(b"\xff")
         for _ in range(2):
             self.assertExit(self.run_cli("backup", self.path, self.place), 1, f"data/{first} at 0",
-                            f"{self.place} is damaged", "to another directory")
+                            f"{self.place} is damaged", "to another target")
             self.append(b"later")
         done = self.run_cli("backup", self.path, self.place, "--json")
         self.assertEqual((done.exit_code, len(json.loads(done.stdout)["findings"])), (1, 1))
@@ -153,13 +177,16 @@ class BackupCommandsTests(GroupCase):
     def test_wrong(self) -> None:
         """Each says what is allowed."""
         for arguments, status, words in (
-            (("backup", self.path), 64, "name two directories"),
+            (("backup", self.path), 64, "MEMBER and TARGET"),
             (("backup", self.path, self.place, "--verify", self.path), 64, "takes no other"),
-            (("backup", "--verify", self.path), 1, "no backup.json"),
+            (("backup", "--verify", self.path), 1, "no archive-0.json"),
             (("backup", self.place, self.path), 1, "does not exist"),
             (("backup", self.path, self.path), 1, "in the member's directory"),
+            (("backup", "memory://a", self.place), 64, "is a URL"),
+            (("backup", self.path, "nowhere://a"), 1, "nowhere"),
+            (("backup", self.path, self.place, "-o", "x=1"), 1, "no options of a store"),
             (("backup", self.path, self.place, "--rate", "-1"), 64, "rate"),
-            (("restore", self.path, "--node-id", "n0", "--peers", NEW_PEERS), 1, "no backup.json"),
+            (("restore", self.path, "--node-id", "n0", "--peers", NEW_PEERS), 1, "no archive-0.json"),
         ):
             self.assertExit(self.run_cli(*arguments), status, words)
 

@@ -17,12 +17,11 @@ from tests.commands.fakes import CliCase
 from tests.commands.test_numbers import parameters
 
 #: Metavars, and words in names, of options and arguments that name a place.
-_PLACES = ("PEM", "FILE", "DIR", "PATH", "BACKUP", "TARGET", "SOURCE", "FILENAME", "MEMBER TARGET",
-           "MEMBER BACKUP", "FROM TO")
+_PLACES = ("PEM", "FILE", "DIR", "PATH", "TARGET", "SOURCE", "FILENAME", "MEMBER TARGET", "FROM TO")
 _WORDS = ("file", "path", "dir", "directory", "store", "certificate", "authority", "credentials")
 #: These take a URL, too: of an archive; or check MEMBER themselves.
 _WITH_URLS = {("names", "MEMBER TARGET"), ("verified", "TARGET"), ("expired", "TARGET"),
-              ("source", "SOURCE"), ("source", "BACKUP")}
+              ("source", "SOURCE"), ("source", "TARGET")}
 URL = "s3://bucket/log"
 
 
@@ -52,7 +51,7 @@ class EveryOptionTests(CliCase):
         os.mkdir(place)
         of_member = ("--node-id", "n0", "--peers", "n0-h:1")
         for words in (
-            ("backup", place, URL), ("backup", URL, place), ("backup", "--verify", URL),
+            ("backup", URL, place),
             ("backup", place, "x", "--data", URL), ("archive", URL, place),
             ("archive", place, "x", "--data", URL),
             ("restore", place, "--store", URL, *of_member), ("group", "show", "--store", URL, *of_member),
@@ -68,7 +67,6 @@ class EveryOptionTests(CliCase):
 
     def test_hints(self) -> None:
         """Where a URL works instead."""
-        self.assertExit(self.run_cli("backup", "x", URL), 64, "To a store, use dledger archive")
         self.assertExit(self.run_cli("export", "x", URL), 64, "a directory of a mounted file system")
 
     def test_context(self) -> None:

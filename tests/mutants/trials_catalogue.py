@@ -46,8 +46,6 @@ TRIAL_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], .
         Patch("dledger.core.election.changes", "            if request.is_dry:\n", "            if False:\n"),
     ), {"faults": ("order", "order", "order", "kill"), "pace_s": 0.4, "group": _OURS}),
     ("backup-not-listed", "a backup ends well, and its manifest does not list the new pieces", (
-        Patch("dledger.storage.backups.backup",
-              "        self._disk.write_file(f\"{self._directory}/{BACKUP_NAME}\", "
-              "encode_backup_manifest(self._manifest))\n", ""),
+        Patch("dledger.storage.backups.archive", "pieces=(*kept, piece),", "pieces=before.pieces,"),
     ), {"test": "tests.storage.test_backup.TakeTests.test_a_backup_has_all_committed_entries"}),
 )

@@ -20,7 +20,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 import dledger
 from dledger.base.disk.disk import OsDisk, ReadOnlyDisk
-from dledger.storage.backups.backup_reader import verify_backup
+from dledger.storage.backups.reader import verify_archive
 from dledger.storage.manifests.archive_manifest import read_archive
 from dledger.storage.store.file_store import FileStore
 from dledger.values.ledger.config import DLedgerConfig
@@ -65,13 +65,13 @@ class KilledTests(SynchronousTestCase):
                 or self.entries(place) > wanted, seconds=60, what="a run that ships", every=0.01,
             )
             child.kill()
-            report = verify_backup(ReadOnlyDisk(), str(place)) if self.entries(place) >= 0 else None
+            report = verify_archive(ReadOnlyDisk(), str(place)) if self.entries(place) >= 0 else None
             self.assertEqual([] if report is None else report.findings, [])
             self.assertGreaterEqual(self.entries(place), count)
             count = self.entries(place)
         done = subprocess.run([*command[:-3]], check=True, capture_output=True, text=True, timeout=240,
                               env={**os.environ, "PYTHONPATH": str(ROOT)})
-        report = verify_backup(ReadOnlyDisk(), str(place))
+        report = verify_archive(ReadOnlyDisk(), str(place))
         self.assertEqual((report.findings, report.left_over), ([], []))
         base = store.position_of(store.ledger_end_index) // OPTIONS["mapped_file_size_for_entry_data"]
         last = store.position_of(report.end_index) // OPTIONS["mapped_file_size_for_entry_data"]
@@ -161,7 +161,7 @@ class ArchiveTests(SynchronousTestCase):
         self.group.wait_until(lambda: self.archived() >= 4, "four segments")
         archiver.send(signal.SIGINT)
         self.assertEqual(archiver.wait(seconds=120), 130)
-        report = verify_backup(ReadOnlyDisk(), str(self.place))
+        report = verify_archive(ReadOnlyDisk(), str(self.place))
         self.assertEqual(report.findings, [])  # (a file that it was writing does not count, and may be left)
 
         self.group.members["n1"].kill()

@@ -21,9 +21,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 import dledger
 from dledger.base.disk.disk import OsDisk
-from dledger.storage.backups.backup_reader import verify_backup
+from dledger.storage.backups.reader import verify_archive
 from dledger.storage.files.reader import LogReader
-from dledger.storage.manifests.backup_manifest import read_backup_manifest
+from dledger.storage.manifests.archive_manifest import read_archive
 from dledger.storage.store.file_store import FileStore
 from dledger.values.ledger.config import DLedgerConfig
 from tests.processes.children import Child, free_ports, wait_until
@@ -67,11 +67,11 @@ class InterruptedTests(SynchronousTestCase):
             wait_until(lambda: list(place.glob("data/*.part")), seconds=120, what="a piece that is written")
             child.send(number)
             self.assertEqual(child.wait(seconds=120), status)
-            found = read_backup_manifest(OsDisk(), str(place))
-            self.assertGreaterEqual(0 if found is None else found.count, count)
+            found = read_archive(OsDisk(), str(place)).manifest
+            self.assertGreaterEqual(0 if found is None else found.end_index + 1, count)
             subprocess.run(command, check=True, capture_output=True, timeout=240)
             count += 200
-            self.assertEqual(verify_backup(OsDisk(), str(place)).entries, count)
+            self.assertEqual(verify_archive(OsDisk(), str(place)).entries, count)
         store.clean_close()
 
 

@@ -45,7 +45,7 @@ class InspectionTests(SynchronousTestCase):
 
     def test_other_exception_of_a_reader(self) -> None:
         """It is noticed."""
-        with mock.patch.object(inspections, "take_backup", side_effect=KeyError("piece")):
+        with mock.patch.object(inspections, "archive_log", side_effect=KeyError("piece")):
             outcome, _ = self.play()
         self.assertIn("KeyError", outcome.failure)
 
@@ -55,8 +55,8 @@ class InspectionTests(SynchronousTestCase):
             return [mock.Mock(records=bytes(batch.records[:-1]) + b"?")  # type: ignore[attr-defined]
                     for batch in batches(disk, directory, manifest)]  # type: ignore[arg-type]
 
-        batches = inspections.backup_batches
-        with mock.patch.object(inspections, "backup_batches", changed):
+        batches = inspections.archive_batches
+        with mock.patch.object(inspections, "archive_batches", changed):
             outcome, _ = self.play()
         self.assertIn("has other entries", outcome.failure)
 

@@ -10,8 +10,8 @@ import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core.election.changes import MembershipChanges
-from dledger.storage.backups import backup, restore
-from dledger.storage.backups.backup_reader import verify_backup
+from dledger.storage.backups import archive, restore
+from dledger.storage.backups.reader import verify_archive
 from dledger.testing.group.focuses import FOCUSES
 from dledger.testing.group.injection import slips, visits
 from dledger.testing.group.injection.slips import Slips
@@ -51,14 +51,14 @@ class SlipsTests(SynchronousTestCase):
 
     def test_overlooked_rot_of_a_copy_is_noticed(self) -> None:
         """A look at it finds nothing."""
-        look = verify_backup
-        with mock.patch.object(slips, "verify_backup",
+        look = verify_archive
+        with mock.patch.object(slips, "verify_archive",
                                lambda disk, path: attrs.evolve(look(disk, path), findings=[])):
             self.assertIn("finds nothing", self.failure(COPIES))
 
     def test_copy_at_a_wrong_place_is_noticed(self) -> None:
         """A backup beside other files, and a restore onto a member."""
-        with mock.patch.object(backup, "_check_unused", lambda *given: None), \
+        with mock.patch.object(archive, "_check_usable", lambda *given: None), \
                 mock.patch.object(restore, "_check_free", lambda *given: None):
             self.assertIn("invariant 14", self.failure(COPIES))
 

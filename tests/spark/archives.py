@@ -1,23 +1,24 @@
 # -*- test-case-name: tests.spark.test_archive -*-
-"""Archives for the tests, made by the code of C{dledger archive}."""
+"""Archives and backups for the tests, made by the code of C{dledger archive}."""
 
 from __future__ import annotations
 
 import itertools
 
 from dledger.base.disk.disk import OsDisk, ReadOnlyDisk
-from dledger.storage.backups.archive import ArchiveSummary, archive_segments
-from dledger.storage.backups.backup_source import BackupSource
+from dledger.storage.backups.archive import ArchiveSummary, archive_log
 from dledger.storage.backups.place import opened_place
+from dledger.storage.backups.source import ArchiveSource
 
 _NUMBERS = itertools.count(1)
 
 
-def ship(member: str, target: str) -> ArchiveSummary:
-    """One run of C{dledger archive}."""
-    source = BackupSource.open(ReadOnlyDisk(), member)
+def ship(member: str, target: str, *, is_backup: bool = False) -> ArchiveSummary:
+    """One run of C{dledger archive}, or of C{dledger backup}."""
+    source = ArchiveSource.open(ReadOnlyDisk(), member)
     try:
-        return archive_segments(source, opened_place(target, OsDisk()), taken_s=1_700_000_000)
+        return archive_log(source, opened_place(target, OsDisk()), is_backup=is_backup,
+                           taken_s=1_700_000_000)
     finally:
         source.close()
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import attrs
 from fsspec.implementations.memory import MemoryFileSystem
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
@@ -160,6 +161,51 @@ class ReadTests(ArchiveCase):
         member = LogStreamReader(Scan.of({"path": self.path, **QUICK}, is_stream=True))
         self.addCleanup(member.stop)
         self.assertGreater(member.latestOffset(at, ReadAllAvailable())["default"], at["default"])
+
+    def test_a_backup(self) -> None:
+        """It has the open segment, too; a reader that has planned on a part reads it in a longer one."""
+        self.ledger.fill(40)
+        self.ledger.commit()
+        self.archive = os.path.abspath(f"{self.path}-archive")
+        self.assertEqual(ship(self.path, self.archive, is_backup=True).end_index, 39)
+        rows = plain_rows(self.path, 40)
+        self.assertEqual(scanned({"path": self.archive}), rows)
+        for fetched in ("100", "100000"):
+            log = Scan.of({"path": self.archive, "fetchBytes": fetched}).log()
+            self.addCleanup(log.close)
+            end = log.extent().end
+            part = Path(self.archive, "data", self.pieces()[-1].name)
+            while part.exists():
+                self.ledger.fill(1)
+                self.ledger.commit()
+                ship(self.path, self.archive, is_backup=True)
+            found = sum(chunk.count for chunk in log.chunks(0, end, with_data=True))
+            self.assertEqual(found, end)
+            self.assertGreater(log.extent().end, end)
+        end = log.extent().end
+        self.assertEqual(scanned({"path": self.archive}), plain_rows(self.path, end))
+
+    def test_another_part(self) -> None:
+        """A last piece in whose place there is none that can go on with it: it is another archive."""
+        self.filled(40)
+        log = Scan.of({"path": self.archive}).log()
+        self.addCleanup(log.close)
+        log.extent()
+        shutil.rmtree(self.archive)
+        ship(self.path, self.archive, is_backup=True)
+        log.extent()  # (the same, with a part more)
+        found = log.seen()
+        first, last = found.pieces[0], found.pieces[-1]
+        longer = attrs.evolve(last, end_position=last.end_position + 9, last_index=last.last_index + 1)
+        grown = attrs.evolve(found, pieces=(*found.pieces[:-1], longer))
+        self.assertTrue(archive_module._continues(grown, found))
+        for change in ({"position": last.position + 1}, {"first_index": last.first_index + 1},
+                       {"first_term": last.first_term + 1}, {"last_term": last.last_term - 1},
+                       {"end_position": last.end_position}, {"last_index": last.last_index}):
+            other = attrs.evolve(found, pieces=(*found.pieces[:-1], attrs.evolve(longer, **change)))
+            self.assertFalse(archive_module._continues(other, found), change)
+        longer = attrs.evolve(first, end_position=first.end_position + 9, last_index=first.last_index + 1)
+        self.assertFalse(archive_module._continues(attrs.evolve(found, pieces=(longer,)), found))
 
     def test_another_log(self) -> None:
         """A stream notices by the proof of its offset that the archive is another one, or went back."""

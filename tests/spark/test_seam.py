@@ -89,12 +89,13 @@ class BatchTests(SeamCase):
     """C{spark.read}, without Spark."""
 
     def test_every_seam(self) -> None:
-        """However much has expired, up to all that is archived; by directory and by URL."""
-        url = memory_url()
+        """However much has expired, up to all that is archived; by directory and by URL, with a backup."""
+        url, saved = memory_url(), self.mktemp()
         ship(self.path, url)
+        self.assertGreater(ship(self.path, saved, is_backup=True).end_index + 1, len(self.rows))
         for _ in self.pieces():
             first = self.ledger.expire(1)
-            for options in ({}, {"partitionBytes": 1, "fetchBytes": 100},
+            for options in ({}, {"partitionBytes": 1, "fetchBytes": 100}, {"archive": saved},
                             {"archive": url, "minPartitions": 9, "requestTimeoutMs": 20_000}):
                 with self.subTest(first=first, options=options):
                     self.assertEqual(scanned(self.given(**options)), self.all_rows)

@@ -4,73 +4,33 @@
 from __future__ import annotations
 
 import json
+import os
 from hashlib import sha256
 from typing import Any
 
 import attrs
+from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.storage.backups.archive import ArchiveSummary, archive_segments, closed_index
-from dledger.storage.backups.backup import take_backup
-from dledger.storage.backups.backup_reader import opened_backup, verify_backup
-from dledger.storage.backups.backup_source import BackupSource
+from dledger.storage.backups.archive import archive_log, closed_index
+from dledger.storage.backups.reader import opened_archive, verify_archive
+from dledger.storage.backups.source import ArchiveSource
 from dledger.storage.files.reader import LogReader
 from dledger.storage.manifests.archive_manifest import (
     SLOT_NAMES,
-    ArchiveManifest,
+    ArchivePiece,
     ArchiveTargetError,
+    check_pieces,
     decode_archive_manifest,
     encode_archive_manifest,
-    read_archive,
 )
 from dledger.storage.manifests.archive_place import DirectoryPlace
 from dledger.storage.manifests.document import encode_document
 from dledger.storage.store.file_store import FileStore
 from dledger.values.errors import DirectoryError, StoreError
 from dledger.values.ledger.group_name import GroupName
+from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE
+from tests.storage.archived_member import GROUP, PLACE, ArchiveCase, body_of
 from tests.storage.support import NO_SPACE, ROOT, HookedDisk, append_bare, config_of
-from tests.storage.test_backup import GROUP, PLACE, BackupCase, body_of
-
-
-class ArchiveCase(BackupCase):
-    """A member with entries in several segments; the archive is on a disk of its own."""
-
-    def ship(self, place: HookedDisk | None = None, **options: Any) -> ArchiveSummary:
-        """One run on the running member."""
-        source = BackupSource.open(self.disk, ROOT)
-        self.addCleanup(source.close)
-        where = DirectoryPlace(self.place if place is None else place, PLACE)
-        return archive_segments(source, where, **{"taken_s": 1_700_000_000, **options})
-
-    def manifest(self, place: HookedDisk | None = None) -> ArchiveManifest:
-        """The one that counts."""
-        found = read_archive(self.place if place is None else place, PLACE).manifest
-        assert found is not None
-        return found
-
-    def closed(self) -> int:
-        """Index of the last entry in a segment before the last one."""
-        base = self.store.position_of(self.store.ledger_end_index) // 1024
-        index = self.store.ledger_end_index
-        while index >= 0 and self.store.position_of(index) // 1024 == base:
-            index -= 1
-        return index
-
-    def begin_anew(self, **options: Any) -> None:
-        """Another directory of the same member."""
-        self.store.abandon()
-        self.disk = HookedDisk()
-        self.store = FileStore.open(config_of(**options), self.disk)
-
-    def refused_run(self, kind: type[Exception], *words: str) -> None:
-        """The next run is refused with these words, and nothing has changed."""
-        before = self.place.contents()
-        error = self.assertRaises(kind, self.ship)
-        for word in words:
-            self.assertIn(word, str(error))
-        after = self.place.contents()
-        for found in (before, after):
-            found.pop(f"{PLACE}/lock", None)
-        self.assertEqual(after, before)
 
 
 class ShipTests(ArchiveCase):
@@ -97,7 +57,7 @@ class ShipTests(ArchiveCase):
         for piece in manifest.pieces:
             self.assertEqual((piece.position % 1024, piece.first_term, piece.last_term), (0, 1, 1))
             self.assertNotEqual(piece.chain_crc, 0)
-        self.assertEqual(verify_backup(self.place, PLACE).entries, closed + 1)
+        self.assertEqual(verify_archive(self.place, PLACE).entries, closed + 1)
 
     def test_one_segment_a_piece(self) -> None:
         """As entries come, the archive is that of a single run at the end; no piece is written again."""
@@ -123,9 +83,9 @@ class ShipTests(ArchiveCase):
         self.append(2)
         summary = self.ship()
         self.assertEqual((summary.segments, summary.end_index, summary.open_entries), (0, -1, 2))
-        report = verify_backup(self.place, PLACE)
+        report = verify_archive(self.place, PLACE)
         self.assertEqual((report.is_clean, report.entries, report.group), (True, 0, "default"))
-        error = self.assertRaises(DirectoryError, opened_backup, self.place, PLACE)
+        error = self.assertRaises(DirectoryError, opened_archive, self.place, PLACE)
         self.assertIn("no segment was closed", str(error))
         self.append(30)
         self.assertEqual(self.ship().begin_index, 0)
@@ -139,7 +99,7 @@ class ShipTests(ArchiveCase):
         first = self.manifest().pieces[0]
         self.assertEqual(first.first_term, 1)
         self.assertGreater(first.last_term, 1)
-        self.assertEqual(verify_backup(self.place, PLACE).findings, [])
+        self.assertEqual(verify_archive(self.place, PLACE).findings, [])
 
     def test_bare_records_are_shipped(self) -> None:
         """Records of Java have no checksums; the manifest has one for each piece."""
@@ -168,13 +128,6 @@ class ShipTests(ArchiveCase):
         self.append(15)
         self.ship()
         self.assertEqual(self.bodies(), list(map(body_of, range(self.closed() + 1))))
-
-    def expire(self, keep_from_index: int) -> None:
-        """All segments before an entry."""
-        self.store.clean_close()
-        self.store = FileStore.open(config_of(retention_bytes=1024), self.disk)
-        self.assertTrue(self.store.maintenance(1e9, 4, keep_from_index=keep_from_index))
-        self.commit()
 
     def test_a_short_log_continues_the_archive(self) -> None:
         """A member that keeps only what is not archived continues the archive; its chain proves it."""
@@ -219,14 +172,14 @@ class ShipTests(ArchiveCase):
         self.ship()
         path = f"{PLACE}/data/{0:020d}-{5:020d}"
         self.place.write_file(path, b"12345")
-        report = verify_backup(self.place, PLACE)
+        report = verify_archive(self.place, PLACE)
         self.assertEqual((report.is_clean, report.left_over), (True, [path]))
 
     def test_the_closed_index_fits_every_log(self) -> None:
         """For every length of a log."""
         for _ in range(25):
             self.append(1)
-            source = BackupSource.open(self.disk, ROOT)
+            source = ArchiveSource.open(self.disk, ROOT)
             self.assertEqual(closed_index(source), self.closed())
             source.close()
 
@@ -323,32 +276,42 @@ class RefusedRunTests(ArchiveCase):
         self.refused_run(DirectoryError, "1024 bytes", "2048")
 
     def test_another_directory_is_not_touched(self) -> None:
-        """A directory with anything else is not touched, nor is a backup."""
-        for name in ("mine", SLOT_NAMES[0], SLOT_NAMES[1], "backup.json"):
+        """A directory with anything else is not touched."""
+        for name in ("mine", SLOT_NAMES[0], SLOT_NAMES[1], "data/mine"):
             self.place = HookedDisk()
-            self.place.makedirs(PLACE)
+            self.place.makedirs(f"{PLACE}/{name}".rpartition("/")[0])
             self.place.write_file(f"{PLACE}/{name}", b"1")
-            self.refused_run(DirectoryError, f"holds {name}", "no archive")
+            self.refused_run(DirectoryError, f"holds {name}", "no")
             self.assertEqual(self.place.contents(), {f"{PLACE}/{name}": b"1"})
 
     def test_a_member_keeps_no_archive(self) -> None:
-        """Its own directory is another place."""
-        source = BackupSource.open(self.disk, ROOT)
+        """A directory in the member's own would keep it from starting, also by a link; beside it is fine."""
+        data = self.mktemp()
+        source = attrs.evolve(ArchiveSource.open(self.disk, ROOT), data_path=data)
         self.addCleanup(source.close)
-        before = self.place.contents()
-        place = DirectoryPlace(self.place, f"{ROOT}/data/x")
-        self.assertRaises(DirectoryError, archive_segments, source, place, taken_s=1)
+        link = self.mktemp()
+        os.symlink(os.path.abspath(data), link)
+        within = (ROOT, f"{ROOT}/x", f"{ROOT}/data/x", f"{data}/x", f"{link}/x", f"{PLACE}/../{ROOT}/x")
+        for directory in within:
+            error = self.assertRaises(DirectoryError, source.check_apart, directory)
+            self.assertIn("is in the member's directory", str(error))
+        for directory in (PLACE, f"{ROOT}-old", "base", f"s3://bucket/{ROOT}/x"):
+            source.check_apart(directory)
+        before, place = self.place.contents(), DirectoryPlace(self.place, f"{ROOT}/data/x")
+        self.assertRaises(DirectoryError, archive_log, source, place, is_backup=False, taken_s=1)
         self.assertEqual(self.place.contents(), before)
 
     def test_an_archive_is_no_member(self) -> None:
-        """An archive, or a backup, is not read as a member's directory; the error names its kind."""
-        source = BackupSource.open(self.disk, ROOT)
-        self.addCleanup(source.close)
-        take_backup(source, self.place, "saved", taken_s=1)
-        for path, kind in ((PLACE, "an archive"), ("saved", "a backup")):
-            error = self.assertRaises(DirectoryError, LogReader.open, path, disk=self.place)
-            self.assertIn(f"{path} is {kind}", str(error))
-            self.assertIn("dledger restore", str(error))
+        """An archive is not read as a member's directory."""
+        error = self.assertRaises(DirectoryError, LogReader.open, PLACE, disk=self.place)
+        self.assertIn(f"{PLACE} is an archive or a backup", str(error))
+        self.assertIn("dledger restore", str(error))
+
+    def test_an_empty_log_is_refused(self) -> None:
+        """There is nothing to copy."""
+        self.begin_anew()
+        self.store.append_bodies((b"a",), 1)
+        self.refused_run(DirectoryError, "no committed entry")
 
     def test_an_archive_has_one_writer(self) -> None:
         """A directory has one writer."""
@@ -367,7 +330,7 @@ class RefusedRunTests(ArchiveCase):
         self.place.write_file(path, sound[:-1])
         self.refused_run(DirectoryError, f"{path} has {piece.size - 1} bytes", f"{piece.size} bytes")
         self.place.write_file(path, sound[:70] + bytes([sound[70] ^ 1]) + sound[71:])
-        (finding,) = verify_backup(self.place, PLACE).findings
+        (finding,) = verify_archive(self.place, PLACE).findings
         self.assertEqual(finding.file, path)
 
     def test_lost_manifests_are_not_replaced(self) -> None:
@@ -383,7 +346,7 @@ class RefusedRunTests(ArchiveCase):
                 else:
                     self.place.write_file(f"{PLACE}/{name}", data)
             self.refused_run(DirectoryError, "no sound manifest", "another place")
-            self.assertRaises(DirectoryError, verify_backup, self.place, PLACE)
+            self.assertRaises(DirectoryError, verify_archive, self.place, PLACE)
 
     def test_a_later_version_is_refused(self) -> None:
         """Not even if the other slot could be read."""
@@ -420,9 +383,9 @@ class RefusedRunTests(ArchiveCase):
                 self.ship()
 
         place.put = put_while_another_writes  # type: ignore[method-assign]
-        source = BackupSource.open(self.disk, ROOT)
+        source = ArchiveSource.open(self.disk, ROOT)
         self.addCleanup(source.close)
-        error = self.assertRaises(DirectoryError, archive_segments, source, place, taken_s=1)
+        error = self.assertRaises(DirectoryError, archive_log, source, place, is_backup=False, taken_s=1)
         self.assertIn("another program", str(error))
         self.assertEqual(self.bodies(), list(map(body_of, range(self.closed() + 1))))
 
@@ -480,7 +443,7 @@ class DamagedTests(ArchiveCase):
         whole = self.manifest()
         other = next(name for name in SLOT_NAMES if name != whole.slot_name)
         self.place.write_file(f"{PLACE}/{other}", self.place.contents()[f"{PLACE}/{whole.slot_name}"])
-        (finding,) = verify_backup(self.place, PLACE).findings
+        (finding,) = verify_archive(self.place, PLACE).findings
         self.assertIn("belongs into the other slot", finding.sentence)
         self.assertEqual(self.manifest(), whole)
 
@@ -498,18 +461,18 @@ class DamagedTests(ArchiveCase):
         self.assertIn("the one before it ends at", str(self.assertRaises(StoreError, self.ship)))
         self.assertEqual(self.manifest().pieces, ())
 
-    def test_entries_may_expire_meanwhile(self) -> None:
-        """That is not damage."""
+    def test_each_piece_has_its_finding(self) -> None:
+        """One for each piece, with its place; the others are read all the same."""
         self.append(40)
-        victim = sorted(path for path in self.disk.files if "/data/" in path)[:3]
-
-        def expire(done: int, total: int) -> None:
-            if done:
-                for path in victim:
-                    self.disk.files.pop(path, None)
-
-        error = self.assertRaises(DirectoryError, self.ship, progress=expire)
-        self.assertIn("expired before it was archived", str(error))
+        self.ship()
+        first, second = sorted(path for path in self.place.files if "/data/" in path)[1:3]
+        self.place.files[first].data[60] ^= 1
+        self.place.files[second].data[60] ^= 1
+        report = verify_archive(self.place, PLACE)
+        self.assertEqual([one.file for one in report.findings], [first, second])
+        self.assertEqual(report.findings[0].offset, 0)
+        self.assertIn("bodyCrc", report.findings[0].sentence)
+        self.assertGreater(report.entries, 10)
 
     def test_damage_of_every_file_is_found(self) -> None:
         """Each flipped bit, each missing end and each missing file is found."""
@@ -527,13 +490,13 @@ class DamagedTests(ArchiveCase):
         for damage in (lambda data: data[:-9], lambda data: b"", lambda data: data.replace(b"n0", b"n7")):
             path = f"{PLACE}/{self.manifest().slot_name}"
             self.place.write_file(path, damage(self.place.contents()[path]))
-            report = verify_backup(self.place, PLACE)
+            report = verify_archive(self.place, PLACE)
             self.assertEqual(len(report.findings), 1)
             self.assertIn(path, report.findings[0].sentence)
             self.assertEqual(report.end_index, whole.end_index)
             self.ship()
             self.assertEqual(self.manifest().pieces, whole.pieces)
-            self.assertTrue(verify_backup(self.place, PLACE).is_clean)
+            self.assertTrue(verify_archive(self.place, PLACE).is_clean)
 
     def test_slot_and_copy(self) -> None:
         """Without the newest manifest in either place, the one before counts, and the next run goes on."""
@@ -542,11 +505,11 @@ class DamagedTests(ArchiveCase):
         whole = self.manifest()
         for name in (whole.slot_name, whole.name):
             self.place.write_file(f"{PLACE}/{name}", b"{")
-        report = verify_backup(self.place, PLACE)
+        report = verify_archive(self.place, PLACE)
         self.assertEqual((len(report.findings), report.end_index), (2, whole.pieces[-2].last_index))
         self.assertEqual(self.ship().new_segments, 1)
         self.assertEqual(self.manifest().pieces, whole.pieces)
-        self.assertTrue(verify_backup(self.place, PLACE).is_clean)
+        self.assertTrue(verify_archive(self.place, PLACE).is_clean)
 
     def test_impossible_manifests_are_refused(self) -> None:
         """What a manifest cannot say is refused, also with the right checksum."""
@@ -579,7 +542,7 @@ class DamagedTests(ArchiveCase):
             last = attrs.evolve(sound.pieces[-1], **change)  # type: ignore[arg-type]
             false = attrs.evolve(sound, pieces=(*sound.pieces[:-1], last))
             self.place.write_file(f"{PLACE}/{sound.slot_name}", encode_archive_manifest(false))
-            self.assertEqual(len(verify_backup(self.place, PLACE).findings), 1, change)
+            self.assertEqual(len(verify_archive(self.place, PLACE).findings), 1, change)
 
     def test_member_without_a_segment(self) -> None:
         """A file between others is gone: the run gives the reason, and ships those before it."""
@@ -592,5 +555,35 @@ class DamagedTests(ArchiveCase):
             self.assertIn("repair itself", str(self.assertRaises(StoreError, self.ship)))
             kept = self.manifest().pieces
             self.assertTrue(all(piece.end_position <= offset for piece in kept), kept)
-            self.assertEqual(verify_backup(self.place, PLACE).findings, [])
+            self.assertEqual(verify_archive(self.place, PLACE).findings, [])
             self.disk.write_file(path, sound)
+
+
+def piece(position: int, end: int, first: int, last: int) -> ArchivePiece:
+    """With these places and entries."""
+    return ArchivePiece(position=position, end_position=end, first_index=first, last_index=last, sha256="",
+                        first_term=1, last_term=1, chain_crc=0, last_record_sha256="", shipped_s=0)
+
+
+class PiecesTests(SynchronousTestCase):
+    """How the pieces of a log follow each other."""
+
+    def test_a_piece_is_of_one_later_segment(self) -> None:
+        """It begins with a segment, after the one before, and has the next entries, each with a header."""
+        least = ENTRY_HEADER_SIZE
+        for position, end, first, last, is_right in (
+            (1000, 1100, 5, 5, True), (2000, 2100, 5, 5, True), (1000, 2000, 5, 5, True),
+            (1000, 2001, 5, 5, False), (1001, 1100, 5, 5, False), (300, 400, 5, 5, False),
+            (0, 400, 5, 5, False),
+            (1000, 1000 + least, 5, 5, True), (1000, 999 + least, 5, 5, False),
+            (1000, 1000 + 2 * least, 5, 6, True), (1000, 999 + 2 * least, 5, 6, False),
+            (1000, 1100, 5, 4, False), (1000, 1200, 4, 4, False), (1000, 1200, 6, 6, False),
+        ):
+            pieces = [piece(0, 300, 0, 4), piece(position, end, first, last)]
+            if is_right:
+                check_pieces(1000, 320, pieces)
+            else:
+                self.assertRaises(ValueError, check_pieces, 1000, 320, pieces)
+        self.assertRaises(ValueError, check_pieces, 1000, 320, [piece(300, 400, 0, 0)])
+        for sizes in ((0, 320), (1000, 0)):
+            self.assertRaises(ValueError, check_pieces, *sizes, [piece(0, 300, 0, 4)])

@@ -6,9 +6,8 @@ from __future__ import annotations
 from dledger.storage.manifests.archive_manifest import read_archive
 from dledger.storage.manifests.archived_note import NOTE_NAME, ArchivedNote, read_note, write_note
 from dledger.storage.store.file_store import FileStore
+from tests.storage.archived_member import PLACE, ArchiveCase
 from tests.storage.support import ROOT, config_of
-from tests.storage.test_archive import ArchiveCase
-from tests.storage.test_backup import PLACE
 
 
 class NoteTests(ArchiveCase):

@@ -9,26 +9,21 @@ from hashlib import sha256
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.storage.backups.backup import take_backup
-from dledger.storage.backups.backup_reader import opened_backup, verify_backup
-from dledger.storage.backups.backup_source import BackupSource
-from dledger.storage.backups.restore import RestoreSummary, restore_backup
+from dledger.storage.backups.archive import archive_log
+from dledger.storage.backups.reader import opened_archive, verify_archive
+from dledger.storage.backups.restore import RestoreSummary, restore_archive
+from dledger.storage.backups.source import ArchiveSource
 from dledger.storage.files.snapshot_file import SnapshotHead, check_snapshot, write_snapshot
+from dledger.storage.manifests.archive_manifest import decode_archive_manifest, encode_archive_manifest
 from dledger.storage.manifests.archive_place import DirectoryPlace
 from dledger.storage.manifests.archive_retention import ArchiveRetention, ExpirySummary, expire_archive
-from dledger.storage.manifests.backup_manifest import (
-    BACKUP_NAME,
-    decode_backup_manifest,
-    encode_backup_manifest,
-)
 from dledger.storage.manifests.document import MalformedManifest, encode_document
 from dledger.storage.manifests.kept_snapshot import KeptMachine, KeptSnapshot
 from dledger.storage.store.file_store import FileStore
 from dledger.values.errors import DirectoryError, DLedgerError, StoreError
 from protocols.wire.ledger.entry import ENTRY_HEADER
+from tests.storage.archived_member import PLACE, ArchiveCase
 from tests.storage.support import ROOT, HookedDisk, config_of, entry_at
-from tests.storage.test_archive import ArchiveCase
-from tests.storage.test_backup import PLACE
 from tests.storage.test_restore import MEMBER, NEW
 
 MACHINE = f"{ROOT}/machine"
@@ -65,7 +60,7 @@ class MachineCase(ArchiveCase):
 
     def kept(self) -> list[int]:
         """Indexes of the snapshots that the manifest lists."""
-        machine = opened_backup(self.place, PLACE).machine
+        machine = opened_archive(self.place, PLACE).machine
         return [] if machine is None else [one.index for one in machine.snapshots]
 
     def names(self) -> list[str]:
@@ -80,12 +75,12 @@ class MachineCase(ArchiveCase):
     def restored(self, *, joins: bool = False) -> tuple[RestoreSummary, HookedDisk]:
         """A member that is made from what is at the place."""
         disk = HookedDisk()
-        summary = restore_backup(self.place, PLACE, config_of(**MEMBER), disk, NEW, joins=joins)
+        summary = restore_archive(self.place, PLACE, config_of(**MEMBER), disk, NEW, joins=joins)
         return summary, disk
 
     def assert_starts(self, index: int) -> None:
         """What is at the place is clean, and a restored member has the snapshot after this entry."""
-        report = verify_backup(self.place, PLACE)
+        report = verify_archive(self.place, PLACE)
         self.assertEqual((report.findings, report.start_problem, report.left_over), ([], "", []))
         summary, disk = self.restored()
         self.assertEqual((summary.snapshot_index, disk.listdir(RESTORED)), (index, [f"snapshot-{index}-1"]))
@@ -120,20 +115,20 @@ class BackupTests(MachineCase):
         """A member that has never run one has no directory of it: nothing is missing."""
         self.disk.directories.remove(MACHINE)
         self.assertEqual((self.backup().start_problem, self.names()), ("", []))
-        self.assertIsNone(opened_backup(self.place, PLACE).machine)
-        self.assertTrue(verify_backup(self.place, PLACE).is_clean)
+        self.assertIsNone(opened_archive(self.place, PLACE).machine)
+        self.assertTrue(verify_archive(self.place, PLACE).is_clean)
         self.assertEqual(self.restored()[0].snapshot_index, -1)
 
     def test_a_missing_snapshot_is_reported(self) -> None:
         """The log begins after entry 0: the backup says so, its verification, too; no new group is made."""
         problem = f"begins with entry {self.begin}, but it has no snapshot of the machine"
         self.assertIn(problem, self.backup().start_problem)
-        report = verify_backup(self.place, PLACE)
+        report = verify_archive(self.place, PLACE)
         self.assertEqual((report.findings, report.is_clean), ([], False))
         self.assertIn(problem, report.start_problem)
         disk = HookedDisk()
         error = self.assertRaises(
-            DirectoryError, restore_backup, self.place, PLACE, config_of(**MEMBER), disk, NEW)
+            DirectoryError, restore_archive, self.place, PLACE, config_of(**MEMBER), disk, NEW)
         for words in (problem, "Nothing was made", "another backup", "take this one again", "--join"):
             self.assertIn(words, str(error))
         self.assertEqual(disk.contents(), {})
@@ -153,19 +148,22 @@ class BackupTests(MachineCase):
         self.append(10)
         self.disk.makedirs(MACHINE)
         self.assertEqual(self.backup().start_problem, "")
-        self.assertTrue(verify_backup(self.place, PLACE).is_clean)
+        self.assertTrue(verify_archive(self.place, PLACE).is_clean)
         self.assertEqual(self.restored()[0].snapshot_index, -1)
 
     def test_a_newer_one(self) -> None:
-        """It takes the place of the one before, whose file goes when it is not listed any more."""
+        """It takes the place of the one before, whose file goes when no manifest lists it any more."""
         self.snapshot(40)
         self.backup()
         self.append(20)
         self.snapshot(70)
         self.assertEqual(self.backup().snapshot_index, 70)
-        self.assertEqual((self.kept(), self.names()), ([70], ["snapshot-70-1"]))
+        self.assertEqual((self.kept(), self.names()), ([70], ["snapshot-40-1", "snapshot-70-1"]))
         self.assertEqual(self.backup().new_snapshot_bytes, 0)
         self.assert_starts(70)
+        self.append(1)
+        self.backup()
+        self.assertEqual(self.names(), ["snapshot-70-1"])
 
     def test_ahead_of_the_commit(self) -> None:
         """One that the log does not reach yet is kept, too; the next backup uses it."""
@@ -178,7 +176,7 @@ class BackupTests(MachineCase):
         self.append(5, commits=False)
         self.snapshot(67)
         self.assertEqual((self.backup().snapshot_index, self.kept()), (62, [62, 67]))
-        self.assertEqual(self.names(), ["snapshot-62-1", "snapshot-67-1"])
+        self.assertLessEqual({"snapshot-62-1", "snapshot-67-1"}, set(self.names()))
         self.assert_starts(62)
 
     def test_ahead_for_good(self) -> None:
@@ -260,7 +258,7 @@ class BackupTests(MachineCase):
             if size:
                 self.place.write_file(path, data[:size])
             self.assertIn("has 100 bytes, but the manifest says" if size else "cannot be read",
-                          verify_backup(self.place, PLACE).findings[0].sentence)
+                          verify_archive(self.place, PLACE).findings[0].sentence)
             self.assertGreater(self.backup().new_snapshot_bytes, 0)
             self.assert_starts(50)
 
@@ -284,7 +282,7 @@ class DamageTests(MachineCase):
             content.data[at] ^= 1
             disk = HookedDisk()
             error = self.assertRaises(
-                StoreError, restore_backup, self.place, PLACE, config_of(**MEMBER), disk, NEW)
+                StoreError, restore_archive, self.place, PLACE, config_of(**MEMBER), disk, NEW)
             self.assertIn("snapshot-50-1", str(error))
             self.assertFalse(disk.exists("new/dledger-n5"))
             content.data[at] ^= 1
@@ -296,13 +294,13 @@ class DamageTests(MachineCase):
         sound = self.place.read_file(path)
         self.snapshot(51)
         self.place.write_file(path, self.disk.read_file(f"{MACHINE}/snapshot-51-1"))
-        self.assertIn("not the snapshot that the manifest lists", verify_backup(
+        self.assertIn("not the snapshot that the manifest lists", verify_archive(
             self.place, PLACE).findings[0].sentence)
         self.snapshot_again(50, (b"kept", b"y" * 900))
         self.place.write_file(path, self.disk.read_file(f"{MACHINE}/snapshot-50-1"))
-        self.assertIn("its checksum is not the one", verify_backup(self.place, PLACE).findings[0].sentence)
+        self.assertIn("its checksum is not the one", verify_archive(self.place, PLACE).findings[0].sentence)
         self.place.write_file(path, sound)
-        self.assertTrue(verify_backup(self.place, PLACE).is_clean)
+        self.assertTrue(verify_archive(self.place, PLACE).is_clean)
 
     def snapshot_again(self, index: int, pieces: tuple[bytes, ...]) -> None:
         """Another one after the same entry."""
@@ -311,7 +309,7 @@ class DamageTests(MachineCase):
 
     def test_of_another_log(self) -> None:
         """The log beside it says another term: verification finds it, a restore refuses it."""
-        manifest = decode_backup_manifest(self.place.read_file(f"{PLACE}/{BACKUP_NAME}"))
+        manifest = self.manifest()
         assert manifest.machine is not None
         (one,) = manifest.machine.snapshots
         path = f"{PLACE}/machine/snapshot-50-9"
@@ -320,23 +318,23 @@ class DamageTests(MachineCase):
         write_snapshot(self.place, path, head, (b"kept", b"x" * 900), lambda: "")
         data = self.place.read_file(path)
         one = attrs.evolve(one, term=9, size=len(data), sha256=sha256(data).hexdigest())
-        self.place.write_file(f"{PLACE}/{BACKUP_NAME}", encode_backup_manifest(
+        self.place.write_file(f"{PLACE}/{manifest.slot_name}", encode_archive_manifest(
             attrs.evolve(manifest, machine=KeptMachine((one,)))))
         words = "snapshot-50-9 is of another log: there entry 50 is of term 9"
         self.assertIn(words, str(self.assertRaises(StoreError, self.restored)))
-        self.assertIn(words, verify_backup(self.place, PLACE).findings[0].sentence)
+        self.assertIn(words, verify_archive(self.place, PLACE).findings[0].sentence)
 
     def test_malformed_manifests_are_refused(self) -> None:
         """A list of snapshots that is malformed is refused."""
-        document = json.loads(self.place.read_file(f"{PLACE}/{BACKUP_NAME}"))["backup"]
+        document = json.loads(encode_archive_manifest(self.manifest()))["archive"]
         one = document["machine"]["snapshots"][0]
         for machine in (7, {}, {"snapshots": [7]}, {"snapshots": [one, one]}, {"snapshots": [one] * 3},
                         {"snapshots": [{**one, "index": -1}]}, {"snapshots": [{**one, "sha256": "ab"}]}):
-            data = encode_document("dledger-backup", 1, "backup", {**document, "machine": machine})
-            self.assertRaises(MalformedManifest, decode_backup_manifest, data)
+            data = encode_document("dledger-archive", 1, "archive", {**document, "machine": machine})
+            self.assertRaises(MalformedManifest, decode_archive_manifest, data)
         del document["machine"]
-        data = encode_document("dledger-backup", 1, "backup", document)
-        self.assertRaises(MalformedManifest, decode_backup_manifest, data)
+        data = encode_document("dledger-archive", 1, "archive", document)
+        self.assertRaises(MalformedManifest, decode_archive_manifest, data)
 
 
 class CutTests(MachineCase):
@@ -360,10 +358,10 @@ class CutTests(MachineCase):
                 pass
             self.place.fails_at = -1
             self.place.locked.clear()
-            report = verify_backup(self.place, PLACE)
+            report = verify_archive(self.place, PLACE)
             self.assertEqual((report.findings, report.start_problem), ([], ""), number)
             self.assertIn(self.restored()[0].snapshot_index, (40, 70))
-            self.assertEqual((self.backup().snapshot_index, self.names()), (70, ["snapshot-70-1"]), number)
+            self.assertEqual((self.backup().snapshot_index, self.kept()), (70, [70]), number)
             self.assert_starts(70)
 
     @staticmethod
@@ -385,7 +383,7 @@ class CutTests(MachineCase):
             disk = HookedDisk()
             disk.fails_at = number
             try:
-                restore_backup(self.place, PLACE, config_of(**MEMBER), disk, NEW)
+                restore_archive(self.place, PLACE, config_of(**MEMBER), disk, NEW)
             except DLedgerError:
                 self.assertFalse(disk.exists("new/dledger-n5"), number)
             if disk.exists("new/dledger-n5"):
@@ -410,14 +408,14 @@ class GroupStateTests(MachineCase):
         for take in (self.backup, self.ship):
             self.place = HookedDisk()
             take()
-            report = verify_backup(self.place, PLACE)
+            report = verify_archive(self.place, PLACE)
             self.assertEqual((report.findings, report.start_problem, report.left_over), ([], "", []))
             self.assertTrue(self.known(self.restored()[1]))
             (name,) = [one for one in self.of_group() if one.startswith("group-")][:1]
             path = f"{PLACE}/machine/{name}"
             sound = self.place.read_file(path)
             self.place.write_file(path, sound[:-9] + b"?" + sound[-8:])
-            self.assertIn(name, verify_backup(self.place, PLACE).findings[0].sentence)
+            self.assertIn(name, verify_archive(self.place, PLACE).findings[0].sentence)
             if take == self.backup:
                 self.assertRaises(StoreError, self.restored)
 
@@ -426,7 +424,7 @@ class GroupStateTests(MachineCase):
         self.disk.unlink(f"{ROOT}/groupstate")
         problem = "there is no state of the group that these entries continue"
         self.assertIn(problem, self.backup().start_problem)
-        self.assertIn(problem, verify_backup(self.place, PLACE).start_problem)
+        self.assertIn(problem, verify_archive(self.place, PLACE).start_problem)
         error = self.assertRaises(DirectoryError, self.restored)
         self.assertIn(problem, str(error))
         self.assertFalse(self.known(self.restored(joins=True)[1]))
@@ -448,7 +446,7 @@ class GroupStateTests(MachineCase):
         gone = expire_archive(DirectoryPlace(self.place, PLACE), ArchiveRetention(keep_bytes=0), now_s=2e9,
                               deletes=True)
         self.assertGreater(gone.needed_segments, 0)
-        self.assertEqual(verify_backup(self.place, PLACE).start_problem, "")
+        self.assertEqual(verify_archive(self.place, PLACE).start_problem, "")
         self.assertTrue(self.known(self.restored()[1]))
 
 
@@ -477,7 +475,7 @@ class ArchiveMachineTests(MachineCase):
         summary = self.ship()
         self.assertEqual((summary.snapshot_index, summary.start_problem), (closed + 1, ""))
         self.assertEqual(self.kept(), [closed + 1, self.store.ledger_end_index])
-        self.assertTrue(verify_backup(self.place, PLACE).is_clean)
+        self.assertTrue(verify_archive(self.place, PLACE).is_clean)
 
     def test_older_ones_go(self) -> None:
         """A snapshot goes when no manifest lists it that may count; there are never many."""
@@ -492,7 +490,7 @@ class ArchiveMachineTests(MachineCase):
                 listed = json.loads(self.place.read_file(name))["archive"]["machine"]["snapshots"]
                 for one in listed:
                     self.assertIn(f"snapshot-{one['index']}-1", self.names())
-        self.assertTrue(verify_backup(self.place, PLACE).is_clean)
+        self.assertTrue(verify_archive(self.place, PLACE).is_clean)
 
     def test_of_another_writer(self) -> None:
         """A newer file that no manifest lists yet stays: another run may be about to list it."""
@@ -504,7 +502,7 @@ class ArchiveMachineTests(MachineCase):
         self.ship()
         self.assertIn("snapshot-900-1", self.names())
         self.assertNotIn("snapshot-5-1", self.names())
-        self.assertEqual(verify_backup(self.place, PLACE).left_over, [f"{PLACE}/machine/snapshot-900-1"])
+        self.assertEqual(verify_archive(self.place, PLACE).left_over, [f"{PLACE}/machine/snapshot-900-1"])
 
     def test_a_part_that_a_kill_left(self) -> None:
         """The next run removes it; what is no part of a snapshot stays."""
@@ -547,14 +545,6 @@ class ArchiveMachineTests(MachineCase):
             self.assertEqual(self.expired().expired_segments, count)
             self.assert_starts(index)
 
-    def test_a_file_that_is_gone(self) -> None:
-        """A listed snapshot that is missing is shipped again."""
-        self.snapshot(self.closed())
-        kept = self.ship().snapshot_index
-        self.place.unlink(f"{PLACE}/machine/snapshot-{kept}-1")
-        self.assertGreater(self.ship().new_snapshot_bytes, 0)
-        self.assert_starts(kept)
-
     def test_another_member_without_a_machine(self) -> None:
         """It ships segments; what is known of the machine stays."""
         self.snapshot(self.closed())
@@ -563,7 +553,7 @@ class ArchiveMachineTests(MachineCase):
         self.disk.directories.remove(MACHINE)
         self.append(30)
         self.assertEqual(self.ship().snapshot_index, kept)
-        self.assertTrue(verify_backup(self.place, PLACE).is_clean)
+        self.assertTrue(verify_archive(self.place, PLACE).is_clean)
 
 
 class UsableTests(SynchronousTestCase):
@@ -588,7 +578,7 @@ class SourceTests(MachineCase):
         """The newest few; all are closed in the end."""
         for index in range(40, 50):
             self.snapshot(index)
-        source = BackupSource.open(self.disk, ROOT)
+        source = ArchiveSource.open(self.disk, ROOT)
         assert source.machine is not None
         self.assertEqual([index for index, _, _ in source.machine.files], [46, 47, 48, 49])
         self.disk.calls.clear()
@@ -601,7 +591,7 @@ class SourceTests(MachineCase):
         self.snapshot(50)
         self.disk.failures["read_file", "commitmark"] = 5
         self.disk.calls.clear()
-        self.assertRaises(StoreError, BackupSource.open, self.disk, ROOT)
+        self.assertRaises(StoreError, ArchiveSource.open, self.disk, ROOT)
         self.assertIn(("close", f"{MACHINE}/snapshot-50-1"), self.disk.calls)
 
     def test_each_backup_can_be_started_from(self) -> None:
@@ -609,8 +599,8 @@ class SourceTests(MachineCase):
         for _ in range(5):
             self.append(7)
             self.snapshot(self.store.committed_index)
-            source = BackupSource.open(self.disk, ROOT)
-            take_backup(source, self.place, PLACE, taken_s=1)
+            source = ArchiveSource.open(self.disk, ROOT)
+            archive_log(source, DirectoryPlace(self.place, PLACE), is_backup=True, taken_s=1)
             source.close()
             self.assert_starts(self.store.committed_index)
 

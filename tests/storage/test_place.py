@@ -14,12 +14,12 @@ from fsspec import core
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.storage.backups import place
-from dledger.storage.backups.archive import ArchiveSummary, archive_segments
-from dledger.storage.backups.backup_reader import backup_batches, opened_backup, verify_backup
-from dledger.storage.backups.backup_source import BackupSource
+from dledger.storage.backups.archive import ArchiveSummary, archive_log
 from dledger.storage.backups.place import RemotePlace, opened_place
 from dledger.storage.backups.place_worker import CallWorker
-from dledger.storage.backups.restore import restore_backup
+from dledger.storage.backups.reader import archive_batches, opened_archive, verify_archive
+from dledger.storage.backups.restore import restore_archive
+from dledger.storage.backups.source import ArchiveSource
 from dledger.storage.manifests.archive_manifest import SLOT_NAMES, ArchiveTargetError, read_archive
 from dledger.storage.manifests.archive_place import ArchivePlace, DirectoryPlace
 from dledger.storage.store.file_store import FileStore
@@ -28,9 +28,8 @@ from dledger.values.errors import DirectoryError, StoreError
 from dledger.values.ledger.group_name import GroupName
 from protocols.wire.ledger.entry import iterate_records
 from tests.storage.archive_store import AFTER, BEFORE, SHORT, TORN, FaultyStore, Killed
+from tests.storage.archived_member import GROUP, ArchiveCase, body_of
 from tests.storage.support import ROOT, HookedDisk, bodies_in, config_of
-from tests.storage.test_archive import ArchiveCase
-from tests.storage.test_backup import GROUP, body_of
 
 URL = "faulty://bucket/log"
 #: Of faults at random; CI takes fewer than a search for errors would.
@@ -57,19 +56,29 @@ class RemoteCase(ArchiveCase):
         """The place on the store."""
         return RemotePlace(self.files if files is None else files, URL, worker or InThisThread(20.0))
 
-    def ship_to(self, place: ArchivePlace, disk: MemoryDisk | None = None) -> ArchiveSummary:
+    def ship_to(
+        self, place: ArchivePlace, disk: MemoryDisk | None = None, *, is_backup: bool = False
+    ) -> ArchiveSummary:
         """One run."""
-        source = BackupSource.open(self.disk if disk is None else disk, ROOT)
+        source = ArchiveSource.open(self.disk if disk is None else disk, ROOT)
         try:
-            return archive_segments(source, place, taken_s=1)
+            return archive_log(source, place, is_backup=is_backup, taken_s=1)
         finally:
             source.close()
 
+    def assert_whole(self, place: ArchivePlace, seed: int = 0, *, newest: int = 4) -> None:
+        """Every file is there that a manifest lists: one that counts, or one of those before."""
+        state = read_archive(place.disk, place.directory, reads_all=True)
+        sizes = place.sizes()
+        for manifest in sorted(set(state.manifests), key=lambda one: -one.generation)[:newest]:
+            for one in (*manifest.pieces, *manifest.snapshots):
+                self.assertEqual(sizes.get(one.name), one.size, (seed, manifest.generation))
+
     def bodies_at(self, place: ArchivePlace) -> list[bytes]:
         """In the archive, which must be sound."""
-        self.assertEqual(verify_backup(place.disk, place.directory).findings, [])
-        manifest = opened_backup(place.disk, place.directory)
-        return [body for batch in backup_batches(place.disk, place.directory, manifest)
+        self.assertEqual(verify_archive(place.disk, place.directory).findings, [])
+        manifest = opened_archive(place.disk, place.directory)
+        return [body for batch in archive_batches(place.disk, place.directory, manifest)
                 for _, body in iterate_records(batch)]
 
 
@@ -109,7 +118,7 @@ class PlaceTests(RemoteCase):
             if data is not None:
                 self.files.pipe_file(piece, data)
             self.assertIn(f"{piece} ", str(self.assertRaises(DirectoryError, self.ship_to, self.remote())))
-            report = verify_backup(self.remote().disk, URL)
+            report = verify_archive(self.remote().disk, URL)
             self.assertEqual([one.file for one in report.findings], [piece], words)
         copies = self.remote().disk.listdir(f"{URL}/generations")
         for name in (*SLOT_NAMES, *(f"generations/{name}" for name in copies)):
@@ -161,7 +170,7 @@ class PlaceTests(RemoteCase):
         end = self.ship_to(self.remote()).end_index
         disk = HookedDisk()
         config = config_of("new", self_id="n5", peers="n0-h:1;n5-h:5")
-        summary = restore_backup(self.remote().disk, URL, config, disk, GroupName(), joins=True)
+        summary = restore_archive(self.remote().disk, URL, config, disk, GroupName(), joins=True)
         self.assertEqual((summary.end_index, summary.group_id), (end, GROUP.id))
         store = FileStore.open(config, disk)
         self.addCleanup(store.abandon)
@@ -261,11 +270,11 @@ class FaultTests(RemoteCase):
     def entries_now(self, files: FaultyStore) -> int:
         """Entries in the archive; all that counts in it is sound, except a manifest that was cut short."""
         place = self.remote(files)
-        state = read_archive(place.disk, URL)
+        state = read_archive(place.disk, URL, reads_all=True)
         if state.manifest is None:
             self.assertFalse([path for path in files.contents() if "/data/" in path])
             return 0
-        report = verify_backup(place.disk, URL)
+        report = verify_archive(place.disk, URL)
         self.assertEqual(len(report.findings), len(state.trouble), report.findings)
         self.assertEqual(report.entries, state.manifest.end_index + 1)
         return report.entries
@@ -305,10 +314,15 @@ class FaultTests(RemoteCase):
         self.ship_to(place, self.stages[stage])
         self.ship_to(place, self.stages[-1])
         self.assertEqual(self.bodies_at(place), list(map(body_of, range(self.whole[-1]))))
-        self.assertEqual(verify_backup(place.disk, URL).left_over, [])
+        self.assertEqual(verify_archive(place.disk, URL).left_over, [])
 
     def test_seeds(self) -> None:
-        """Runs with faults at random, on a member that grows."""
+        """Archives and backups with faults at random, of a member that grows, into one place."""
+        later = []
+        for _ in range(2):
+            self.append(1, term=9)
+            later.append(self.cloned(self.disk))
+        end = self.store.ledger_end_index
         for seed in range(FIRST_SEED, FIRST_SEED + SEEDS):
             rng = random.Random(seed)
             files, count, stage = FaultyStore(), 0, 0
@@ -320,14 +334,18 @@ class FaultTests(RemoteCase):
                     for _ in range(rng.randrange(3))
                 }
                 try:
-                    self.ship_to(self.remote(files), self.stages[stage])
+                    self.ship_to(self.remote(files), self.stages[stage], is_backup=rng.random() < 0.5)
                 except (ArchiveTargetError, Killed):
                     pass
                 files.faults = {}
                 now = self.entries_now(files)
                 self.assertGreaterEqual(now, count, f"seed {seed}: entries are lost")
                 count = now
-            self.finish(files, stage)
+                self.assert_whole(self.remote(files), seed)
+            for disk in later:  # (the second run removes what the manifests before the first one listed)
+                self.ship_to(self.remote(files), disk, is_backup=True)
+            self.assertEqual(self.bodies_at(self.remote(files)), list(map(body_of, range(end + 1))), seed)
+            self.assertEqual(verify_archive(self.remote(files).disk, URL).left_over, [], seed)
 
 
 class OpenedTests(SynchronousTestCase):

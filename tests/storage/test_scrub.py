@@ -21,6 +21,7 @@ from dledger.storage.store.scrub import ScrubStep
 from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.errors import DLedgerError, StoreError
 from protocols.wire.ledger.batches import EntryBatch
+from tests.storage.archived_member import body_of
 from tests.storage.support import (
     BROKEN,
     DATA_SIZE,
@@ -31,7 +32,6 @@ from tests.storage.support import (
     append_bare,
     config_of,
 )
-from tests.storage.test_backup import body_of
 
 FLIPS = int(os.environ.get("DLEDGER_SCRUB_FLIPS", "400"))
 #: Steps of a pass, and of a repair; each goes on.

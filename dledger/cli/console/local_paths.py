@@ -21,7 +21,7 @@ def require_local(name: str, value: str | os.PathLike[str], hint: str = "") -> N
 
 
 def _name_of(param: click.Parameter | None) -> str:
-    """As people write it: C{--store}, or C{BACKUP} of an argument."""
+    """As people write it: C{--store}, or C{OUT} of an argument."""
     if isinstance(param, click.Option):
         return max(param.opts, key=len)
     return "PATH" if param is None else param.human_readable_name

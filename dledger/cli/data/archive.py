@@ -16,7 +16,7 @@ import attrs
 import click
 
 from dledger.base.disk.disk import OsDisk, ReadOnlyDisk
-from dledger.cli.console.command import EXIT_FAILED, EXIT_INTERRUPTED, bytes_shown, say, show_result
+from dledger.cli.console.command import EXIT_INTERRUPTED, bytes_shown, say, show_result
 from dledger.cli.console.failures import complain
 from dledger.cli.console.local_paths import NAMED_PATH, require_local
 from dledger.cli.console.numbers import RealRange, WholeRange
@@ -25,16 +25,15 @@ from dledger.cli.data.backup import (
     RatePace,
     json_option,
     notify_machine,
-    print_backup_report,
     progress_option,
     rate_option,
-    snapshot_text,
+    show_verification,
+    summary_line,
 )
-from dledger.storage.backups.archive import ArchiveSummary, archive_segments, closed_index
-from dledger.storage.backups.backup_reader import verify_backup
-from dledger.storage.backups.backup_source import BackupSource
+from dledger.storage.backups.archive import ArchiveSummary, archive_log, closed_index
 from dledger.storage.backups.place import opened_place
 from dledger.storage.backups.place_worker import DeadlineMissed
+from dledger.storage.backups.source import ArchiveSource
 from dledger.storage.manifests.archive_manifest import ArchiveBusy, read_archive
 from dledger.storage.manifests.archive_place import ArchivePlace
 from dledger.storage.manifests.archive_retention import ArchiveRetention, ExpirySummary, expire_archive
@@ -113,30 +112,32 @@ class _Runs:
         @param waits: for a first committed entry, and for a closed segment that is not in the archive.
         @return: the sums; None if it waits.
         """
-        source = BackupSource.open(ReadOnlyDisk(), self.member, data_path=self.data_path, may_be_empty=waits)
+        source = ArchiveSource.open(ReadOnlyDisk(), self.member, data_path=self.data_path, may_be_empty=waits)
         try:
             if waits and (source.reader.committed_index < 0 or closed_index(source) <= self.end_index):
                 return None
             with bytes_shown("archive", shows=self.shows) as progress:
-                summary = archive_segments(source, self.place, taken_s=int(time.time()), progress=progress,
-                                           pace=RatePace(self.rate))
+                summary = archive_log(source, self.place, is_backup=False, taken_s=int(time.time()),
+                                      progress=progress, pace=RatePace(self.rate))
+            closed = closed_index(source)
         finally:
             source.close()
         self.end_index = summary.end_index
         if self.notes:
-            self._note(summary.end_index)
+            self._note(min(summary.end_index, closed))
         return summary
 
     def _note(self, end_index: int) -> None:
         """
-        Inform the member how far its log is in the archive, as that was just now, or further.
+        Inform the member how far its log is in the archive: up to C{end_index}, which ends a segment.
 
         @raise StoreError: the note cannot be written; the archive is complete all the same.
         """
         found = read_archive(self.place.disk, self.place.directory).manifest
-        if found is None or not found.pieces or found.end_index < end_index:
+        last = next((one for one in (() if found is None else found.pieces) if one.last_index == end_index),
+                    None)
+        if last is None:
             return
-        last = found.pieces[-1]
         note = ArchivedNote(end_index=last.last_index, end_position=last.end_position,
                             target=self.place.directory)
         try:
@@ -200,12 +201,8 @@ def archive(
         if names or data_path or follow or notes:
             raise click.UsageError("--verify names the archive, and takes no other directory, no --follow "
                                    "and no --note")
-        place = opened_place(verified, ReadOnlyDisk(), options=options, deadline_s=deadline)
-        with bytes_shown("verify", shows=shows) as progress:
-            report = verify_backup(place.disk, place.directory, progress=progress, pace=RatePace(rate))
-        print_backup_report(report, as_json)
-        if not report.is_clean:
-            context.exit(EXIT_FAILED)
+        show_verification(context, opened_place(verified, ReadOnlyDisk(), options=options,
+                                                deadline_s=deadline), rate, shows, as_json)
         return
     if len(names) != 2:
         raise click.UsageError("name a directory and a target, MEMBER and TARGET; or a target with --verify")
@@ -217,31 +214,20 @@ def archive(
         summary = runs.run(waits=False)
         assert summary is not None
         notify_machine(summary)
-        show_result(attrs.asdict(summary), _line(summary), as_json=as_json)
+        show_result(attrs.asdict(summary), summary_line(summary), as_json=as_json)
         return
 
     def turn() -> None:
         summary = runs.run(waits=True)
         if summary is not None:
             notify_machine(summary)
-            click.echo(json.dumps(attrs.asdict(summary)) if as_json else _line(summary))
+            click.echo(json.dumps(attrs.asdict(summary)) if as_json else summary_line(summary))
 
     try:
         ArchiveFollower(turn, interval_s=interval, patience_s=patience).run()
     except KeyboardInterrupt:
         complain("interrupted; the same command goes on where the archive ends")
         context.exit(EXIT_INTERRUPTED)
-
-
-def _line(summary: ArchiveSummary) -> str:
-    if not summary.segments:
-        return f"no segment is closed yet; {summary.open_entries} committed entries wait for that"
-    segments = "1 segment" if summary.new_segments == 1 else f"{summary.new_segments} segments"
-    shipped = f"shipped {segments}, {summary.new_entries} entries, {summary.new_bytes} bytes"
-    return (f"{shipped if summary.new_segments else 'nothing new'}; {summary.target} holds entries "
-            f"{summary.begin_index} to {summary.end_index}, {summary.segments} segments, "
-            f"{summary.total_bytes} bytes{snapshot_text(summary.snapshot_index)}; {summary.open_entries} "
-            "committed entries are in a segment that is not closed")
 
 
 def _expired(

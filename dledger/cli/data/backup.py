@@ -20,17 +20,17 @@ import click
 from dledger.base.disk.disk import OsDisk, ReadOnlyDisk
 from dledger.cli.console.command import EXIT_FAILED, bytes_shown, say, show_result, write_json
 from dledger.cli.console.failures import complain
-from dledger.cli.console.local_paths import NAMED_PATH, LocalPath
+from dledger.cli.console.local_paths import NAMED_PATH, require_local
 from dledger.cli.console.member_options import config_of_member, new_group_id, of_a_member
 from dledger.cli.console.numbers import WholeRange
 from dledger.cli.console.store_options import of_a_store
-from dledger.storage.backups.archive import ArchiveSummary
-from dledger.storage.backups.backup import BackupSummary, take_backup
-from dledger.storage.backups.backup_reader import BackupReport, verify_backup
-from dledger.storage.backups.backup_source import BackupSource
+from dledger.storage.backups.archive import ArchiveSummary, archive_log
 from dledger.storage.backups.place import opened_place
-from dledger.storage.backups.restore import RESTORING_NAME, RestoreSummary, restore_backup
+from dledger.storage.backups.reader import ArchiveReport, verify_archive
+from dledger.storage.backups.restore import RESTORING_NAME, RestoreSummary, restore_archive
+from dledger.storage.backups.source import ArchiveSource
 from dledger.storage.manifests.archive_manifest import read_archive
+from dledger.storage.manifests.archive_place import ArchivePlace
 from dledger.storage.start.verify import Finding
 from dledger.values.addresses import is_url
 from dledger.values.ledger.group_name import GroupName
@@ -59,8 +59,6 @@ class RatePace:
                 self._sleep(ahead_s)
 
 
-#: Where a URL works.
-_ARCHIVES = "To a store, use dledger archive"
 rate_option = click.option(
     "--rate", type=WholeRange(min=0), default=0, metavar="BYTES",
     help="Read at most this many bytes a second, so that a running member keeps its disk; 0: no bound.",
@@ -72,70 +70,77 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 
 @click.command()
-@click.argument("paths", nargs=-1, metavar="MEMBER BACKUP", type=LocalPath(file_okay=False, hint=_ARCHIVES))
-@click.option("--verify", "verified", type=LocalPath(exists=True, file_okay=False, hint=_ARCHIVES),
-              default=None, metavar="BACKUP",
-              help="Read all of this backup, and compare it with its checksums.")
+@click.argument("names", nargs=-1, metavar="MEMBER TARGET")
+@click.option("--verify", "verified", default=None, metavar="TARGET",
+              help="Read all of this backup, and compare it with its manifest and every checksum.")
 @click.option("--data", "data_path", default="", type=NAMED_PATH,
               help="The data files' directory. [default: MEMBER/data]")
 @click.option("--no-check", "is_trusted", is_flag=True,
-              help="Do not read BACKUP afterwards: damage in it is not noticed.")
+              help="Do not read TARGET afterwards: damage in it is not noticed.")
+@of_a_store
 @rate_option
 @progress_option
 @json_option
 @click.pass_context
 def backup(
-    context: click.Context, paths: tuple[str, ...], verified: str | None, data_path: str, is_trusted: bool,
-    rate: int, shows: bool | None, as_json: bool,
+    context: click.Context, names: tuple[str, ...], verified: str | None, data_path: str, is_trusted: bool,
+    options: dict[str, object], deadline: float, rate: int, shows: bool | None, as_json: bool,
 ) -> None:
     """
-    Copy the committed entries in a member's directory MEMBER to the directory BACKUP.
+    Copy the committed entries in a member's directory MEMBER to TARGET: a directory, or a URL such as
+    s3://bucket/log (needs 'dledger[archive]').
 
-    The member may run. A second backup to the same directory copies only what is new. Every checksum is
-    compared meanwhile: damage ends the backup with exit status 1, and all entries in BACKUP stay there. The
-    newest snapshot of the state machine comes with them. Then all of BACKUP is read and compared, the
+    The member may run. A backup is an archive (see dledger archive) that also has what is committed of the
+    open segment; TARGET may be an earlier backup or an archive, which then goes on. Every checksum is
+    compared meanwhile: damage ends the backup with exit status 1, and all entries in TARGET stay there. The
+    newest snapshot of the state machine comes with them. Then all of TARGET is read and compared, the
     earlier part, too.
     """
     if verified is not None:
-        if paths or data_path or is_trusted:
+        if names or data_path or is_trusted:
             raise click.UsageError("--verify names the backup, and takes no other directory")
-        with bytes_shown("verify", shows=shows) as progress:
-            report = verify_backup(ReadOnlyDisk(), verified, progress=progress, pace=RatePace(rate))
-        print_backup_report(report, as_json)
-        if not report.is_clean:
-            context.exit(EXIT_FAILED)
+        show_verification(context, opened_place(verified, ReadOnlyDisk(), options=options,
+                                                deadline_s=deadline), rate, shows, as_json)
         return
-    if len(paths) != 2:
-        raise click.UsageError("name two directories, MEMBER and BACKUP; or one with --verify")
-    source = BackupSource.open(ReadOnlyDisk(), paths[0], data_path=data_path)
+    if len(names) != 2:
+        raise click.UsageError("name a directory and a target, MEMBER and TARGET; or a target with --verify")
+    require_local("MEMBER", names[0])
+    place = opened_place(names[1], OsDisk(), options=options, deadline_s=deadline)
+    source = ArchiveSource.open(ReadOnlyDisk(), names[0], data_path=data_path)
     try:
         with bytes_shown("backup", shows=shows) as progress:
-            summary = take_backup(source, OsDisk(), paths[1], taken_s=int(time.time()), progress=progress,
+            summary = archive_log(source, place, is_backup=True, taken_s=int(time.time()), progress=progress,
                                   pace=RatePace(rate))
     finally:
         source.close()
     findings: list[Finding] = []
     if not is_trusted:
         with bytes_shown("verify", shows=shows) as progress:
-            report = verify_backup(ReadOnlyDisk(), summary.directory, progress=progress, pace=RatePace(rate))
-        findings = report.findings
+            findings = verify_archive(place.disk, place.directory, progress=progress,
+                                     pace=RatePace(rate)).findings
     document = {**attrs.asdict(summary), "findings": [attrs.asdict(one) for one in findings]}
-    show_result(document, _summary_line(summary), as_json=as_json)
+    show_result(document, summary_line(summary), as_json=as_json)
     for finding in findings:
         complain(finding.sentence)
     notify_machine(summary)
     if findings:
-        complain(f"{summary.directory} is damaged: take a new backup to another directory now, and keep "
-            "this one until that is done")
+        complain(f"{summary.target} is damaged: take a new backup to another target now, and keep this one "
+                 "until that is done")
     if findings or summary.start_problem:
         context.exit(EXIT_FAILED)
 
 
-def _summary_line(summary: BackupSummary) -> str:
-    copied = f"copied {summary.new_entries} entries, {summary.new_bytes} bytes"
-    return (f"{copied if summary.new_entries else 'nothing new'}; {summary.directory} holds entries "
-            f"{summary.begin_index} to {summary.end_index}, {summary.total_bytes} bytes"
-            f"{snapshot_text(summary.snapshot_index)}")
+def summary_line(summary: ArchiveSummary) -> str:
+    """What a run of C{backup} or C{archive} did, for people."""
+    if not summary.segments:
+        return f"no segment is closed yet; {summary.open_entries} committed entries wait for that"
+    segments = "1 segment" if summary.new_segments == 1 else f"{summary.new_segments} segments"
+    copied = f"copied {segments}, {summary.new_entries} entries, {summary.new_bytes} bytes"
+    left = (f"; {summary.open_entries} committed entries are in a segment that is not closed"
+            if summary.open_entries else "")
+    return (f"{copied if summary.new_segments else 'nothing new'}; {summary.target} holds entries "
+            f"{summary.begin_index} to {summary.end_index}, {summary.segments} segments, "
+            f"{summary.total_bytes} bytes{snapshot_text(summary.snapshot_index)}{left}")
 
 
 def snapshot_text(index: int) -> str:
@@ -143,7 +148,7 @@ def snapshot_text(index: int) -> str:
     return f", the machine's snapshot after entry {index}" if index >= 0 else ""
 
 
-def notify_machine(summary: BackupSummary | ArchiveSummary) -> None:
+def notify_machine(summary: ArchiveSummary) -> None:
     """Write what is wrong with the snapshots of the state machine on standard error."""
     for sentence in summary.refused_snapshots:
         complain(f"a snapshot of the state machine is left out: {sentence}")
@@ -152,11 +157,21 @@ def notify_machine(summary: BackupSummary | ArchiveSummary) -> None:
                  "member")
 
 
-def print_backup_report(report: BackupReport, as_json: bool) -> None:
-    """For people, or as JSON."""
+def show_verification(
+    context: click.Context, place: ArchivePlace, rate: int, shows: bool | None, as_json: bool
+) -> None:
+    """Read all of an archive or a backup, and print what is found; exit status 1 unless it is clean."""
+    with bytes_shown("verify", shows=shows) as progress:
+        report = verify_archive(place.disk, place.directory, progress=progress, pace=RatePace(rate))
     if as_json:
         write_json({**attrs.asdict(report), "is_clean": report.is_clean})
-        return
+    else:
+        _print_report(report)
+    if not report.is_clean:
+        context.exit(EXIT_FAILED)
+
+
+def _print_report(report: ArchiveReport) -> None:
     for finding in report.findings:
         click.echo(finding.sentence)
     group = f" of group {report.group}" if report.group else ""
@@ -168,16 +183,16 @@ def print_backup_report(report: BackupReport, as_json: bool) -> None:
     if report.start_problem:
         click.echo(report.start_problem)
     for path in report.left_over:
-        click.echo(f"left over by a backup that was cut short: {path}")
+        click.echo(f"no manifest lists {path}, which may be deleted")
     count = len(report.findings) + bool(report.start_problem)
     click.echo("clean" if not count else "1 finding" if count == 1 else f"{count} findings")
 
 
 @click.command()
-@click.argument("source", metavar="BACKUP")
+@click.argument("source", metavar="TARGET")
 @click.option("--join", "joins", is_flag=True,
               help="For a member of this group that has lost its files, instead of a new group: it begins "
-                   "with the entries of BACKUP, and gets the others from the members that are left.")
+                   "with the entries of TARGET, and gets the others from the members that are left.")
 @of_a_member
 @of_a_store
 @rate_option
@@ -190,21 +205,21 @@ def restore(
     as_json: bool,
 ) -> None:
     """
-    Make a member's directory from a BACKUP (or an archive), as the first member of a new group.
+    Make a member's directory from TARGET, a backup or an archive, as the first member of a new group.
 
-    BACKUP is a directory, or the URL of an archive. The new group has another id, so members of the old
+    TARGET is a directory or a URL. The new group has another id, so members of the old
     group can never mix with it. The other members of --peers start with empty directories, and get all
     entries from this one.
     """
     config = config_of_member(context, store, node_id, members, settings)
     if not is_url(source) and not os.path.isdir(source):
-        raise click.UsageError(f"BACKUP: there is no directory {source}")
+        raise click.UsageError(f"TARGET: there is no directory {source}")
     place = opened_place(source, ReadOnlyDisk(), options=options, deadline_s=deadline)
     for trouble in read_archive(place.disk, place.directory).trouble:
         say(f"dledger: {trouble}: another copy of the manifest, or the one before it, counts")
     name = GroupName(new_group_id(), 0, True)
     with bytes_shown("restore", shows=shows) as progress:
-        summary = restore_backup(place.disk, place.directory, config, OsDisk(), name, joins=joins,
+        summary = restore_archive(place.disk, place.directory, config, OsDisk(), name, joins=joins,
                                  progress=progress, pace=RatePace(rate))
     with contextlib.suppress(OSError):  # another restore may work there
         os.rmdir(os.path.join(config.store_base_dir, RESTORING_NAME))

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.spark.test_archive -*-
 """
-Mode C{path} on an archive that C{dledger archive} made: whole segments of a log, without an index.
+Mode C{path} on what C{dledger archive} or C{dledger backup} made: segments of a log, without an index.
 
 Rule 1: every record is compared with its place, its checksum and the chain before it is shown. One without
 checksums (Java's), and the first one of an archive that begins later than its log, are shown when the SHA-256
@@ -344,8 +344,11 @@ class ArchiveLog:
                 self._measured.add(piece.name)
             data = self._files.read(piece.name, begin, end)
         except FileNotFoundError:
-            self.manifest()  # as of now: retention may have taken it since
-            if self._piece(piece.first_index) is None:
+            self.manifest()  # as of now: retention may have taken it since, or a longer one its place
+            now = self._piece(piece.first_index)
+            if now is not None and now.name != piece.name:
+                return self._read(now, begin, end)
+            if now is None:
                 raise DataLossError(f"{of}: it has expired in the archive meanwhile. With option "
                                     "failOnDataLoss=false its entries are skipped") from None
             raise DamageError(f"{of} at 0: it is missing, but the manifest lists it{_SKIPPED}") from None
@@ -481,11 +484,23 @@ class ArchiveLog:
 
 
 def _continues(found: ArchiveManifest, before: ArchiveManifest) -> bool:
-    """Whether both are of one archive: they list the same, except those that retention has taken."""
+    """
+    Whether both are of one archive: they list the same, except those that retention has taken, and a last
+    piece in whose place a later run has put a longer one.
+    """
     begin = max(found.begin_index, before.begin_index)
     ours, theirs = ([piece for piece in one.pieces if piece.first_index >= begin] for one in (found, before))
     count = min(len(ours), len(theirs))
-    return (ours[:count], found.group_id) == (theirs[:count], before.group_id)
+    is_longer = count > 0 and _is_longer(ours[count - 1], theirs[count - 1]) and count == len(theirs)
+    same = count - 1 if is_longer else count
+    return (ours[:same], found.group_id) == (theirs[:same], before.group_id)
+
+
+def _is_longer(piece: ArchivePiece, part: ArchivePiece) -> bool:
+    """Whether C{piece} can be the one that a later run has put in the place of C{part}."""
+    begins = [(one.position, one.first_index, one.first_term) for one in (piece, part)]
+    return begins[0] == begins[1] and piece.end_position > part.end_position and (
+        piece.last_index > part.last_index and piece.last_term >= part.last_term)
 
 
 def _count(piece: ArchivePiece) -> int:

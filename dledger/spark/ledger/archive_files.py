@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.spark.test_archive -*-
 """
-The files of an archive that C{dledger archive} made, in a directory or an object store: read only.
+The files of an archive or a backup, in a directory or an object store: read only.
 
 Rule 1: a call that fails is tried again until C{requestTimeoutMs} are over; a call that does not return is
 given up after the same time. A file that is absent is reported at once: an archive loses none.

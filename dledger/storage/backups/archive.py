@@ -1,49 +1,55 @@
-# -*- test-case-name: tests.storage.test_archive,tests.storage.test_archive_cuts -*-
+# -*- test-case-name: tests.storage.test_archive,tests.storage.test_backup,tests.storage.test_archive_cuts -*-
 """
-Shipping the closed segments of a member, running or stopped, ours or Java's, to an archive.
+Archives and backups of a member, running or stopped, ours or Java's, in a directory or a store.
 
-A segment is shipped when a committed entry lies in a later one: then all its records are committed, are the
-same at all members, and never change. Every record is checked while it is shipped: place, index, term,
-checksums, and that it continues from the record before it.
+Both are one: L{dledger.storage.manifests.archive_manifest} has the format. An archive run ships closed
+segments: those of which a committed entry lies in a later one. All their records are committed, are the same
+at all members, and never change. A backup also ships what is committed of the open segment, and so has every
+committed entry of its moment. Nothing is stopped or locked at the member; the files that come next are held
+open, so its retention may delete them meanwhile. Every record is checked while it is shipped: place, index,
+term, checksums, and that it continues from the record before it.
 
-Rule 1: an archive is only ever continued, with segments after its end, and only if the member provably has
+Rule 1: an archive is only ever continued, with entries after its end, and only if the member provably has
 the same log: it holds the entry at which the archive ends, or begins with one that continues from it.
 Anything else is refused, and the archive stays as it is.
 Rule 2: a segment is listed when the whole file is there; see L{dledger.storage.manifests.archive_manifest}.
 So a run that is cut short anywhere leaves the archive of before, or one that reaches further by whole
 segments, and the next run goes on there.
-Rule 3: before each manifest the archive is looked at again, and the manifest takes a name that must be free:
+Rule 3: a part of a segment, from a backup, is shipped again from its begin when there is more of it, into
+another file, which begins with the very bytes of the part.
+Rule 4: before each manifest the archive is looked at again, and the manifest takes a name that must be free:
 of two programs that write there one goes on, and the other is refused; see
 L{dledger.storage.manifests.archive_manifest.ArchiveManifest.name}.
-Rule 4: a run replaces damaged and stale manifests, if one is sound, before it ships.
-Rule 5: after the segments, snapshots of the member's state machine are shipped, see
-L{dledger.storage.backups.machine_copy}. An older one is removed when no manifest lists it that may count.
+Rule 5: a run replaces damaged and stale manifests, if one is sound, before it ships.
+Rule 6: after the segments, snapshots of the member's state machine are shipped, see
+L{dledger.storage.backups.machine_copy}.
+Rule 7: older snapshots and parts of segments are removed when no manifest lists them that may count.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import attrs
 
-from dledger.storage.backups.backup import RUN_BYTES, CopyPace, CopyProgress, no_pace, no_progress
-from dledger.storage.backups.backup_source import (
-    BackupSource,
+from dledger.storage.backups.machine_copy import MachineFiles, SnapshotTaking, TakenMachine
+from dledger.storage.backups.source import (
+    RUN_BYTES,
+    ArchiveSource,
+    CopyPace,
+    CopyProgress,
     check_begin,
     check_same_end,
     check_same_group,
     end_of,
     known_before,
     last_record,
+    no_pace,
+    no_progress,
 )
-from dledger.storage.backups.machine_copy import (
-    MachineFiles,
-    SnapshotTaking,
-    TakenMachine,
-    unlisted_snapshots,
-)
+from dledger.storage.files.reader import HELD_BYTES_MAX
 from dledger.storage.manifests.archive_commit import Commits
 from dledger.storage.manifests.archive_manifest import (
     GENERATIONS,
@@ -52,10 +58,11 @@ from dledger.storage.manifests.archive_manifest import (
     ArchivePiece,
     ArchiveTargetError,
     is_begun_manifest,
+    piece_name,
+    piece_span,
     read_archive,
 )
 from dledger.storage.manifests.archive_place import ArchivePlace
-from dledger.storage.manifests.backup_manifest import piece_name
 from dledger.storage.manifests.kept_snapshot import (
     MACHINE_DIRECTORY,
     KeptMachine,
@@ -68,20 +75,23 @@ from dledger.values.errors import DirectoryError, StoreError
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import ENTRY_HEADER
 
-_KIND = "an archive"
-
 
 @attrs.frozen(kw_only=True)
 class ArchiveSummary:
     """
     What a run did.
 
-    @ivar new_segments, new_entries, new_bytes: shipped by this run.
+    @ivar new_segments: files of segments, or of parts of them, that were shipped.
+    @ivar new_entries: that the archive had not.
+    @ivar new_bytes: shipped; with those of entries whose part of a segment was replaced.
     @ivar begin_index, end_index: entries in the archive now, inclusive; -1 for none.
     @ivar segments, total_bytes: in the archive now.
     @ivar open_entries: committed ones that are not in the archive, because their segment is not closed.
-    @ivar snapshot_index, new_snapshot_bytes, start_problem, refused_snapshots: see
-        L{dledger.storage.backups.backup.BackupSummary}.
+    @ivar snapshot_index: last entry in the snapshot of the state machine that is in the archive now and can
+        be used; -1 for none.
+    @ivar new_snapshot_bytes: of snapshots of the machine, shipped by this run.
+    @ivar start_problem: why a state machine could not start from the archive; empty if it could.
+    @ivar refused_snapshots: sentences about snapshots of the member that were left out.
     """
 
     target: str
@@ -99,7 +109,7 @@ class ArchiveSummary:
     refused_snapshots: tuple[str, ...]
 
 
-def closed_index(source: BackupSource) -> int:
+def closed_index(source: ArchiveSource) -> int:
     """
     The last entry in a closed segment all of whose entries are committed; -1 for none.
 
@@ -113,12 +123,12 @@ def closed_index(source: BackupSource) -> int:
     return first - 1 if first > reader.begin_index else -1
 
 
-def _position(source: BackupSource, index: int) -> int:
+def _position(source: ArchiveSource, index: int) -> int:
     """Stream offset of a record."""
     return _unit(source, index)[0]
 
 
-def _base(source: BackupSource, index: int) -> int:
+def _base(source: ArchiveSource, index: int) -> int:
     """
     Stream offset of the file of a record.
 
@@ -132,7 +142,7 @@ def _base(source: BackupSource, index: int) -> int:
     return base
 
 
-def _unit(source: BackupSource, index: int) -> tuple[int, int]:
+def _unit(source: ArchiveSource, index: int) -> tuple[int, int]:
     """Stream offset and size of a record."""
     reader = source.reader
     with _member_read(source):
@@ -143,8 +153,23 @@ def _unit(source: BackupSource, index: int) -> tuple[int, int]:
     return unit[1], unit[2]
 
 
+def _expired(source: ArchiveSource, index: int) -> DirectoryError | None:
+    """Why an entry that is to be shipped is gone, if it has expired meanwhile."""
+    reader = source.reader
+    with _member_read(source):
+        reader.refresh()
+    if reader.begin_index <= index:
+        return None
+    return DirectoryError(
+        f"{reader.path} begins with entry {reader.begin_index} by now: its retention has deleted entry "
+        f"{index} before it was archived. The next {HELD_BYTES_MAX >> 30} GiB are held meanwhile, so this "
+        "member deletes faster than it is archived: raise its file_reserved_hours or retention_bytes, or "
+        "--rate, or name a member that still has the entry"
+    )
+
+
 @contextlib.contextmanager
-def _member_read(source: BackupSource) -> Iterator[None]:
+def _member_read(source: ArchiveSource) -> Iterator[None]:
     """An error of the member's disk is none of the place."""
     try:
         yield
@@ -152,7 +177,7 @@ def _member_read(source: BackupSource) -> Iterator[None]:
         raise StoreError(f"{source.reader.path} cannot be read: {error}", path=source.reader.path) from error
 
 
-def _first_from(source: BackupSource, position: int, low: int, high: int) -> int:
+def _first_from(source: ArchiveSource, position: int, low: int, high: int) -> int:
     """The first entry from C{low} to C{high} whose record is not before C{position}; C{high} is one."""
     while low < high:
         middle = (low + high) // 2
@@ -163,15 +188,16 @@ def _first_from(source: BackupSource, position: int, low: int, high: int) -> int
     return low
 
 
-def archive_segments(
-    source: BackupSource, place: ArchivePlace, *, taken_s: int, progress: CopyProgress = no_progress,
-    pace: CopyPace = no_pace,
+def archive_log(
+    source: ArchiveSource, place: ArchivePlace, *, is_backup: bool, taken_s: int,
+    progress: CopyProgress = no_progress, pace: CopyPace = no_pace,
 ) -> ArchiveSummary:
     """
-    Ship the closed segments of C{source} that the archive lacks.
+    Ship what the archive lacks.
 
     @param source: with a committed entry.
     @param place: an archive, or nothing yet.
+    @param is_backup: all that is committed; else closed segments alone.
     @param taken_s: the time now, in seconds since 1970.
     @raise DirectoryError: C{place} holds something else, an archive of another log, or a changed file; or
         the member has expired entries that the archive lacks. Nothing has changed.
@@ -186,7 +212,7 @@ def archive_segments(
         _check_usable(place)
         release = place.hold()
         try:
-            return _Shipping(source, place, taken_s, progress, pace).run()
+            return _Shipping(source, place, is_backup, taken_s, progress, pace).run()
         finally:
             release()
     except OSError as error:
@@ -214,8 +240,8 @@ def _check_usable(place: ArchivePlace) -> None:
         name for name in begun if not is_begun_manifest(_bytes_of(place, name))
     ]
     if foreign:
-        raise DirectoryError(f"{where} holds {foreign[0]}, and no archive. Name an earlier archive, or a "
-                             "place that is empty or does not exist")
+        raise DirectoryError(f"{where} holds {foreign[0]}, and no archive. Name an earlier archive or "
+                             "backup, or a place that is empty or does not exist")
 
 
 def _bytes_of(place: ArchivePlace, name: str) -> bytes:
@@ -253,10 +279,12 @@ class _Shipping:
     """One run. Invariant: C{_manifest} is the one that counts at the place."""
 
     def __init__(
-        self, source: BackupSource, place: ArchivePlace, taken_s: int, progress: CopyProgress, pace: CopyPace
+        self, source: ArchiveSource, place: ArchivePlace, is_backup: bool, taken_s: int,
+        progress: CopyProgress, pace: CopyPace,
     ) -> None:
         self._source = source
         self._place = place
+        self._is_backup = is_backup
         self._taken_s = taken_s
         self._progress = progress
         self._pace = pace
@@ -264,28 +292,37 @@ class _Shipping:
         self._manifest = self._begun()
 
     def run(self) -> ArchiveSummary:
-        """Ship up to the last closed segment."""
+        """Ship up to the last closed segment, or up to the commit."""
         reader, before = self._source.reader, self._manifest
-        first = reader.begin_index if not before.pieces else before.end_index + 1
-        closed = closed_index(self._source)
-        if closed >= first:
-            self._total = sum(_unit(self._source, closed)) - _position(self._source, first)
+        wanted = reader.committed_index if self._is_backup else closed_index(self._source)
+        known = self._part_before(wanted)
+        after = before.end_index + 1 if before.pieces else reader.begin_index
+        index, count = after if known is None else known.first_index, 0
+        if wanted >= after:
+            self._total = sum(_unit(self._source, wanted)) - _position(self._source, index)
         self._progress(0, self._total)
-        index = first
-        while index <= closed:  # (there is a committed entry, so C{first} is none below 0)
-            index = self._ship(index, closed) + 1
+        while after <= wanted and index <= wanted:
+            index = self._ship(index, wanted, known) + 1
+            known, count = None, count + 1
         self._progress(self._done, self._done)  # (the total of before had the blanks)
         new_bytes, taken, now = self._done, self._take_machine(), self._manifest
         usable = usable_snapshot(now.machine, now.begin_index, now.end_index)
         return ArchiveSummary(
-            target=self._place.directory, new_segments=len(now.pieces) - len(before.pieces),
-            new_entries=index - first, new_bytes=new_bytes, begin_index=now.begin_index,
-            end_index=now.end_index, segments=len(now.pieces), total_bytes=now.size,
-            open_entries=max(reader.committed_index - index + 1, 0),
+            target=self._place.directory, new_segments=count, new_entries=max(index - after, 0),
+            new_bytes=new_bytes, begin_index=now.begin_index, end_index=now.end_index,
+            segments=len(now.pieces), total_bytes=now.size,
+            open_entries=max(reader.committed_index - max(index, after) + 1, 0),
             snapshot_index=-1 if usable is None else usable.index, new_snapshot_bytes=taken.copied_bytes,
             start_problem=why_no_start(now.machine, now.group_state, now.begin_index, now.end_index),
             refused_snapshots=taken.refused,
         )
+
+    def _part_before(self, wanted: int) -> ArchivePiece | None:
+        """The last piece, if it is a part of a segment of which more is to be shipped."""
+        if wanted <= self._manifest.end_index or not self._manifest.pieces:
+            return None
+        last = self._manifest.pieces[-1]
+        return last if _base(self._source, last.last_index + 1) == last.position else None
 
     def _take_machine(self) -> TakenMachine:
         """
@@ -301,8 +338,7 @@ class _Shipping:
         if (taken.machine, group_state.machine) != (now.machine, now.group_state):
             self._manifest = self._commits.commit(attrs.evolve(
                 now, machine=taken.machine, group_state=group_state.machine, taken_s=self._taken_s))
-        if source.machine is not None or source.group_state is not None:
-            self._remove_snapshots(sizes)
+        self._remove_replaced(sizes)
         return taken
 
     def _taken(
@@ -342,23 +378,24 @@ class _Shipping:
         self._progress(self._done, self._done)
         self._pace(count)
 
-    def _remove_snapshots(self, found: Iterable[str]) -> None:
+    def _remove_replaced(self, found: Mapping[str, int]) -> None:
         """
-        Remove those that are older than what is listed, if no manifest lists them. (Another writer may have
-        put a newer one there just now.)
+        Remove parts of segments of which a listed piece has all records, and snapshots that are older than
+        what is listed, if no manifest lists them. (Another writer may have put newer ones there just now.)
         """
-        state = read_archive(self._place.disk, self._place.directory, reads_all=True)
-        manifests = [one for one in (state.manifest, *state.others) if one is not None]
-        listed = [kept for one in manifests for kept in snapshots_of(one.machine, one.group_state)]
-        now = self._manifest
+        now, state = self._manifest, read_archive(self._place.disk, self._place.directory, reads_all=True)
+        listed = {name for one in (now, *state.manifests) for name in one.names()}
         oldest = {
             is_of_group: min((one.index for one in snapshots_of(kept)), default=-1)
             for is_of_group, kept in ((False, now.machine), (True, now.group_state))
         }
-        names = [name.rpartition("/")[2] for name in found if name.startswith(f"{MACHINE_DIRECTORY}/")]
-        for name in unlisted_snapshots(names, [one.name for one in listed]):
-            parsed = parsed_snapshot_name(name.rpartition("/")[2])
-            if parsed is not None and parsed[0] < oldest["/group-" in name]:
+        ends = {piece.position: piece.end_position for piece in now.pieces}
+        for name in sorted(found.keys() - listed):
+            folder, _, file = name.rpartition("/")
+            index = parsed_snapshot_name(file) if folder == MACHINE_DIRECTORY else None
+            span = piece_span(name)
+            is_older = index is not None and index[0] < oldest[file.startswith("group-")]
+            if is_older or (span is not None and span[1] < ends.get(span[0], -1)):
                 self._place.remove(name)
 
     def _begun(self) -> ArchiveManifest:
@@ -382,12 +419,11 @@ class _Shipping:
     def _check_same_log(self, manifest: ArchiveManifest) -> None:
         """@raise DirectoryError: the archive is of another log, or one of its files was changed."""
         source, where = self._source, self._place.directory
-        check_same_group(source, manifest.group, manifest.group_id, manifest.data_file_size, where, _KIND)
+        check_same_group(source, manifest, where)
         if not manifest.pieces:
             return
         with _member_read(source):
-            check_same_end(source, manifest.pieces[-1].end, where, _KIND, may_adjoin=True,
-                           group_id=manifest.group_id)
+            check_same_end(source, manifest.pieces[-1].end, where, manifest.group_id)
         found = self._place.sizes()
         for piece in manifest.pieces:
             size = found.get(piece.name)
@@ -399,15 +435,25 @@ class _Shipping:
                     "archive to another place; dledger archive --verify names all such files"
                 )
 
-    def _ship(self, first: int, closed: int) -> int:
-        """Ship the segment that begins with entry C{first}. @return: its last entry."""
-        source, reader = self._source, self._source.reader
-        position, base, last = _position(source, first), _base(source, first), closed
-        if _position(source, closed) >= base + reader.data_file_size:
-            last = _first_from(source, base + reader.data_file_size, first, closed) - 1
+    def _ship(self, first: int, wanted: int, known: ArchivePiece | None) -> int:
+        """
+        Ship the segment that begins with entry C{first}, up to entry C{wanted} at most.
+
+        @param known: the part of it that is there already.
+        @return: its last entry.
+        """
+        source, reader, last = self._source, self._source.reader, wanted
+        try:
+            position, base = _position(source, first), _base(source, first)
+            if _position(source, wanted) >= base + reader.data_file_size:
+                last = _first_from(source, base + reader.data_file_size, first, wanted) - 1
+            name = piece_name(position, sum(_unit(source, last)))
+        except StoreError as error:
+            raise _expired(source, first) or error from None
+        reader.hold(position, first)
+        kept = self._manifest.pieces if known is None else self._manifest.pieces[:-1]
         segment = _Segment(position, position)
-        name = piece_name(position, sum(_unit(source, last)))
-        self._place.put(name, self._records(segment, first, last))
+        self._place.put(name, self._records(segment, first, last, kept, known))
         if segment.last is None or segment.last.last_index != last:
             raise StoreError(f"entry {first} cannot be archived: of its segment, up to entry {last}, "
                              f"{reader.path} has not all. Let the member repair itself, or name "
@@ -423,16 +469,32 @@ class _Shipping:
                              f"{reader.path}/index says otherwise. Let the member repair itself, or name "
                              "another member", index=last)
         self._check_size(name, piece.size)
-        self._list(piece)
+        self._list(kept, piece)
         return last
 
-    def _records(self, segment: _Segment, first: int, last: int) -> Iterator[bytes]:
+    def _records(
+        self, segment: _Segment, first: int, last: int, kept: tuple[ArchivePiece, ...],
+        known: ArchivePiece | None,
+    ) -> Iterator[bytes]:
         """Checked records. @raise StoreError: one is damaged, or the member cannot be read."""
-        reader, pieces = self._source.reader, self._manifest.pieces
         behind: tuple[int, int | None] = (-1, 0 if first == 0 else None)
-        if pieces:
-            behind = pieces[-1].last_term, pieces[-1].chain_crc
-        batches = reader.batches(first, end_index=last, max_bytes=RUN_BYTES, behind=behind)
+        if kept:
+            behind = kept[-1].last_term, kept[-1].chain_crc
+        if known is not None:
+            yield from self._checked(segment, first, known.last_index, behind, has_begin=not kept)
+            if segment.digest.hexdigest() != known.sha256:
+                path, where = self._source.reader.path, self._place.directory
+                raise StoreError(f"{path} has other entries from {first} to {known.last_index} than {where}, "
+                                 "which stays as it is: they are damaged, or the two have different "
+                                 "histories. Let the member repair itself, or name another one", index=first)
+            first, behind = known.last_index + 1, (known.last_term, known.chain_crc)
+        yield from self._checked(segment, first, last, behind, has_begin=not kept)
+
+    def _checked(
+        self, segment: _Segment, first: int, last: int, behind: tuple[int, int | None], *, has_begin: bool
+    ) -> Iterator[bytes]:
+        """Records from C{first} to C{last}. @param has_begin: the archive begins with the first one."""
+        batches = self._source.reader.batches(first, end_index=last, max_bytes=RUN_BYTES, behind=behind)
         while True:
             try:
                 batch = next(batches, None)
@@ -440,38 +502,33 @@ class _Shipping:
                 raise self._unreadable(error, first) from error
             if batch is None:
                 return
-            if segment.last is None and not pieces:
+            if has_begin and segment.last is None:
                 check_begin(self._source, batch)
             segment.add(batch)
             yield batch.records
             self._done += len(batch.records)
-            self._progress(self._done, self._total)
+            self._progress(self._done, max(self._total, self._done))
             self._pace(len(batch.records))
 
     def _unreadable(self, error: OSError | StoreError, first: int) -> StoreError:
         """Why the member's segment cannot be read: it has expired meanwhile, or is damaged."""
-        reader = self._source.reader
-        with _member_read(self._source):
-            reader.refresh()
-        if reader.begin_index > first:
-            return DirectoryError(
-                f"{reader.path} begins with entry {reader.begin_index} by now: the segment with entry "
-                f"{first} expired before it was archived. Name a member that still has it, and let "
-                "retention keep more"
-            )
+        expired = _expired(self._source, first)
+        if expired is not None:
+            return expired
         if isinstance(error, StoreError):
             return StoreError(f"{error.facts['reason']}. The archive keeps all segments before it: let the "
                               "member repair itself, or name another member",
                               **{name: fact for name, fact in error.facts.items() if name != "reason"})
-        return StoreError(f"{reader.path} cannot be read: {error}", path=reader.path)
+        path = self._source.reader.path
+        return StoreError(f"{path} cannot be read: {error}", path=path)
 
-    def _list(self, piece: ArchivePiece) -> None:
-        """Let the piece count."""
+    def _list(self, kept: tuple[ArchivePiece, ...], piece: ArchivePiece) -> None:
+        """Let the piece count, after C{kept}."""
         source, before = self._source, self._manifest
         try:
             self._manifest = self._commits.commit(attrs.evolve(
                 before, group=source.group or before.group, group_id=source.group_id or before.group_id,
-                member_id=source.member_id, taken_s=self._taken_s, pieces=(*before.pieces, piece),
+                member_id=source.member_id, taken_s=self._taken_s, pieces=(*kept, piece),
                 machine=known_before(before.machine, source.machine),
                 group_state=known_before(before.group_state, source.group_state),
             ))

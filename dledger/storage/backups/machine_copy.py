@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.storage.test_machine_copy -*-
 """
-Copying the snapshots of a member's state machine, and of the state of the group, into a backup or an archive,
-reading them there, and putting one into a new member's directory.
+Copying the snapshots of a member's state machine, and of the state of the group, into an archive, and
+reading them there.
 
 A member that has ever run a machine has a directory C{machine}: by that the manifest knows that the group has
 one. Its snapshots are opened before the log is copied, so the member may replace them meanwhile.
@@ -41,7 +41,6 @@ from dledger.storage.manifests.kept_snapshot import (
     parsed_snapshot_name,
     snapshot_name,
 )
-from dledger.storage.manifests.part_file import PART_SUFFIX, PartFile
 from dledger.storage.start.identity import IDENTITY_NAME
 from dledger.values.errors import StoreError
 from protocols.wire.errors import WireError
@@ -127,7 +126,7 @@ def state_of_group(parts: Iterable[bytes]) -> StoredState:
 @attrs.frozen
 class TakenMachine:
     """
-    What a backup holds of the machine now.
+    What an archive holds of the machine now.
 
     @ivar machine: for the manifest.
     @ivar copied_bytes: of the snapshots that were copied.
@@ -142,11 +141,11 @@ class TakenMachine:
 @attrs.define(kw_only=True)
 class SnapshotTaking:
     """
-    One run of a backup or an archive.
+    One run.
 
     @ivar begin_index, end_index: of the log in it, inclusive.
     @ivar write: writes a file at the place.
-    @ivar pace: see L{dledger.storage.backups.backup.CopyPace}.
+    @ivar pace: see L{dledger.storage.backups.source.CopyPace}.
     """
 
     files: MachineFiles
@@ -254,7 +253,7 @@ def snapshot_bytes(
     disk: Disk, directory: str, one: KeptSnapshot, pace: Callable[[int], None]
 ) -> Iterator[bytes]:
     """
-    The bytes of a snapshot in a backup. Each part is checked before it is given; the whole is compared with
+    The bytes of a snapshot in an archive. Each part is checked before it is given; the whole is compared with
     the manifest after the last one.
 
     @raise StoreError: it is missing, damaged, or another one.
@@ -281,37 +280,3 @@ def snapshot_bytes(
         raise StoreError(str(refused), file=path) from refused
     except OSError as error:
         raise StoreError(f"{path} cannot be read: {error}", file=path) from error
-
-
-def write_snapshot_file(disk: Disk, directory: str, name: str, parts: Iterator[bytes]) -> None:
-    """
-    Write a snapshot into a directory, durably; a file of this name is replaced.
-
-    @raise OSError: of the disk. What is written until then has another name.
-    """
-    disk.makedirs(f"{directory}/{MACHINE_DIRECTORY}")
-    part = f"{directory}/{name}{PART_SUFFIX}"
-    if disk.exists(part):
-        disk.unlink(part)
-    file = PartFile(disk, part)
-    try:
-        for one in parts:
-            file.write(one)
-        file.finish(f"{directory}/{name}")
-    finally:
-        file.close()
-
-
-def unlisted_snapshots(names: Iterable[str], listed: Iterable[str]) -> list[str]:
-    """
-    Paths of snapshots, also of unfinished ones, that nothing lists.
-
-    @param names: of the files in L{MACHINE_DIRECTORY}.
-    @param listed: paths of those that are needed.
-    """
-    kept = set(listed)
-    return sorted(
-        f"{MACHINE_DIRECTORY}/{name}" for name in names
-        if parsed_snapshot_name(name.removesuffix(PART_SUFFIX)) is not None
-        and f"{MACHINE_DIRECTORY}/{name}" not in kept
-    )

@@ -24,17 +24,13 @@ from __future__ import annotations
 import attrs
 
 from dledger.base.disk.disk import Disk
-from dledger.storage.backups.backup import CopyPace, CopyProgress, no_pace, no_progress
-from dledger.storage.backups.backup_reader import backup_batches, opened_backup
 from dledger.storage.backups.group_setup import force_new_group, prepare_member
-from dledger.storage.backups.machine_copy import (
-    snapshot_bytes,
-    state_of_group,
-    why_other_log,
-    write_snapshot_file,
-)
+from dledger.storage.backups.machine_copy import snapshot_bytes, state_of_group, why_other_log
+from dledger.storage.backups.reader import archive_batches, opened_archive
+from dledger.storage.backups.source import CopyPace, CopyProgress, no_pace, no_progress
 from dledger.storage.files.term_file import TermFile
-from dledger.storage.manifests.backup_manifest import BackupManifest
+from dledger.storage.manifests.archive_manifest import ArchiveManifest
+from dledger.storage.manifests.archive_place import DirectoryPlace
 from dledger.storage.manifests.kept_snapshot import KeptSnapshot, usable_snapshot, why_no_start
 from dledger.storage.store.file_store import FileStore
 from dledger.values.errors import DirectoryError, StoreError
@@ -74,7 +70,7 @@ class RestoreSummary:
     snapshot_index: int
 
 
-def restore_backup(
+def restore_archive(
     source: Disk, backup: str, config: DLedgerConfig, disk: Disk, name: GroupName, *,
     joins: bool = False, progress: CopyProgress = no_progress, pace: CopyPace = no_pace,
 ) -> RestoreSummary:
@@ -90,7 +86,7 @@ def restore_backup(
     @raise DLedgerError: there is no room.
     """
     backup = backup.rstrip("/") or "/"
-    manifest = opened_backup(source, backup)
+    manifest = opened_archive(source, backup)
     if config.data_store_path:
         raise DirectoryError("a backup is restored without data_store_path: restore it, move the data files, "
                              "then start the member with data_store_path")
@@ -99,7 +95,7 @@ def restore_backup(
         mapped_file_size_for_entry_index=manifest.index_file_size, bootstrap=not joins,
         accept_unclean_start=False,
     )
-    snapshot = usable_snapshot(manifest.machine, manifest.begin_index, manifest.end.index)
+    snapshot = usable_snapshot(manifest.machine, manifest.begin_index, manifest.end_index)
     if joins:
         name = _name_to_join(config, backup, manifest)
     else:
@@ -108,27 +104,27 @@ def restore_backup(
     try:
         _check_free(config, staged, disk)
         prepare_member(staged, disk, name)
-        batches = backup_batches(source, backup, manifest, progress=progress, pace=pace)
+        batches = archive_batches(source, backup, manifest, progress=progress, pace=pace)
         store = FileStore.open(staged, disk)
         try:
             for batch in batches:
                 _check_snapshot(backup, snapshot, batch)
                 _append(store, batch)
-            store.record_commit(manifest.end.index)
+            store.record_commit(manifest.end_index)
             _install_group(source, backup, manifest, store, pace)
             store.clean_close()
         finally:
             store.abandon()
         if snapshot is not None:
-            write_snapshot_file(disk, staged.self_path, snapshot.name,
-                                snapshot_bytes(source, backup, snapshot, pace))
+            DirectoryPlace(disk, staged.self_path).put(
+                snapshot.name, snapshot_bytes(source, backup, snapshot, pace))
         _record_term(staged, disk, manifest)
-        end_index = manifest.end.index if joins else force_new_group(staged, disk, name)
+        end_index = manifest.end_index if joins else force_new_group(staged, disk, name)
         disk.rename(staged.self_path, config.self_path)
     except OSError as error:
         raise StoreError(f"{config.self_path} cannot be written: {error}", path=config.self_path) from error
     return RestoreSummary(
-        path=config.self_path, begin_index=manifest.begin_index, end_index=manifest.end.index,
+        path=config.self_path, begin_index=manifest.begin_index, end_index=manifest.end_index,
         ledger_end_index=end_index, group=config.group, group_id=name.id, backup_group=manifest.group,
         data_file_size=manifest.data_file_size,
         index_file_size=manifest.index_file_size, snapshot_index=-1 if snapshot is None else snapshot.index,
@@ -136,7 +132,7 @@ def restore_backup(
 
 
 def _install_group(
-    source: Disk, backup: str, manifest: BackupManifest, store: FileStore, pace: CopyPace
+    source: Disk, backup: str, manifest: ArchiveManifest, store: FileStore, pace: CopyPace
 ) -> None:
     """
     Give the member the state of the group. A backup of a Java member has none: Java numbers nothing.
@@ -148,14 +144,14 @@ def _install_group(
     kept, begin_index = manifest.group_state, manifest.begin_index
     if kept is None:
         store.begin_group_anew()
-    elif (snapshot := kept.usable(begin_index, manifest.end.index)) is not None:
+    elif (snapshot := kept.usable(begin_index, manifest.end_index)) is not None:
         why = store.install_group(state_of_group(snapshot_bytes(source, backup, snapshot, pace)))
         if why:
             raise StoreError(f"{backup}/{snapshot.name}: {why}")
 
 
-def _check_start(backup: str, manifest: BackupManifest) -> None:
-    why = why_no_start(manifest.machine, manifest.group_state, manifest.begin_index, manifest.end.index)
+def _check_start(backup: str, manifest: ArchiveManifest) -> None:
+    why = why_no_start(manifest.machine, manifest.group_state, manifest.begin_index, manifest.end_index)
     if why:
         raise DirectoryError(
             f"{backup}: {why}. Nothing was made. Restore another backup or archive of this group, one that "
@@ -170,7 +166,7 @@ def _check_snapshot(backup: str, snapshot: KeptSnapshot | None, batch: EntryBatc
         raise StoreError(f"{backup}/{why}")
 
 
-def _name_to_join(config: DLedgerConfig, backup: str, manifest: BackupManifest) -> GroupName:
+def _name_to_join(config: DLedgerConfig, backup: str, manifest: ArchiveManifest) -> GroupName:
     """The id of the group that the backup is of, if it is known."""
     if manifest.group and manifest.group != config.group:
         raise DirectoryError(f"{backup} is of group {manifest.group}: a member of group {config.group} "
@@ -203,10 +199,10 @@ def _append(store: FileStore, batch: EntryBatch) -> None:
         store.check_point(force=True)
 
 
-def _record_term(config: DLedgerConfig, disk: Disk, manifest: BackupManifest) -> None:
+def _record_term(config: DLedgerConfig, disk: Disk, manifest: ArchiveManifest) -> None:
     """The new group begins in the term of the last entry, without a vote."""
     terms = TermFile(disk, config.self_path)
     try:
-        terms.save(manifest.end.term, None)
+        terms.save(manifest.pieces[-1].last_term, None)
     finally:
         terms.close()

@@ -22,7 +22,6 @@ from dledger.storage.files.commit_mark import COMMIT_MARK_NAME, CommitMark, is_s
 from dledger.storage.files.properties import read_checkpoint
 from dledger.storage.files.records import DamagedRecord, Walk, walk_records
 from dledger.storage.manifests.archive_manifest import SLOT_NAMES
-from dledger.storage.manifests.backup_manifest import BACKUP_NAME
 from dledger.values.errors import DirectoryError, StoreError
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import (
@@ -67,13 +66,10 @@ def require_ledger(disk: Disk, path: str, data_path: str) -> None:
     @raise DirectoryError: it is none.
     @raise OSError: it cannot be read.
     """
-    for name, kind, remedy in (
-        *((name, "an archive", "begin a member with it (dledger restore)") for name in SLOT_NAMES),
-        (BACKUP_NAME, "a backup", "restore it (dledger restore)"),
-    ):
-        if disk.exists(f"{path}/{name}"):
-            raise DirectoryError(f"{path} is {kind}, which has no index, and no member's directory: "
-                                 f"{remedy}, or name a member's directory")
+    if any(disk.exists(f"{path}/{name}") for name in SLOT_NAMES):
+        raise DirectoryError(f"{path} is an archive or a backup, which has no index, and no member's "
+                             "directory: begin a member with it (dledger restore), or name a member's "
+                             "directory")
     # A member without entries has neither data nor index.
     is_new = disk.exists(f"{path}/{COMMIT_MARK_NAME}") and not disk.exists(f"{path}/index")
     if not is_new and not disk.exists(data_path):

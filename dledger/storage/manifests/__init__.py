@@ -1,1 +1,1 @@
-"""The manifests of backups and archives, and the places where archives are."""
+"""The manifest of archives and backups, and the places where they are."""

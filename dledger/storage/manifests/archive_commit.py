@@ -101,6 +101,7 @@ class Commits:
 
     def _busy(self) -> ArchiveBusy:
         return ArchiveBusy(
-            f"{self._place.directory} was changed by another program meanwhile: one dledger archive at a time"
-            " may write there. Nothing is lost: end the other one, then give the same command again"
+            f"{self._place.directory} was changed by another program meanwhile: one dledger archive "
+            "or backup at a time may write there. Nothing is lost: end the other one, then give the same "
+            "command again"
         )

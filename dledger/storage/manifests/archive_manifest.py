@@ -1,11 +1,15 @@
 # -*- test-case-name: tests.storage.test_archive,tests.storage.test_writers -*-
 """
-The manifest of an archive: what is in it, and how far the log in it goes.
+The manifest of an archive: what is in it, and how far the log in it goes. A backup is an archive that held
+all that was committed when it was taken.
 
     archive-0.json, archive-1.json    the manifest, in two slots
     generations/<generation>.json     the manifest of each generation; the last two of them
-    data/<position>-<end position>    a I{piece}: all records of one closed segment, without the blank
+    data/<position>-<end position>    a I{piece}: records of one segment, without the blank
     machine/...                       snapshots, see L{dledger.storage.manifests.kept_snapshot}
+
+A piece has all records of a closed segment, or, from a backup, those of the open segment so far. A later run
+puts a longer piece in its place, in a file of its own.
 
 Rule 1: a file counts when a sound manifest lists it, with its length and SHA-256. Any other file in C{data}
 is what a run that was cut short has left.
@@ -23,17 +27,11 @@ Positions are those of the log (stream offsets), so the bytes of a piece are tho
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import attrs
 
 from dledger.base.disk.disk import Disk
-from dledger.storage.manifests.backup_manifest import (
-    BackupEnd,
-    BackupManifest,
-    Piece,
-    check_pieces,
-    piece_fields,
-    pieces_in,
-)
 from dledger.storage.manifests.document import (
     DamagedManifest,
     MalformedManifest,
@@ -43,10 +41,10 @@ from dledger.storage.manifests.document import (
     field_in,
     place_in,
 )
-from dledger.storage.manifests.kept_snapshot import KeptMachine, snapshots_in
+from dledger.storage.manifests.kept_snapshot import KeptMachine, KeptSnapshot, snapshots_in, snapshots_of
 from dledger.values.errors import DirectoryError, StoreError
-from protocols.wire.fastjson import JsonObject
 from protocols.wire.ledger.bounds import INDEX_MAX, POSITION_MAX
+from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE
 
 SLOT_NAMES = ("archive-0.json", "archive-1.json")
 GENERATIONS = "generations"
@@ -62,33 +60,76 @@ class ArchiveBusy(DirectoryError):
 
 
 @attrs.frozen(kw_only=True)
-class ArchivePiece(Piece):
+class ArchiveEnd:
     """
-    All records of one closed segment.
+    The last entry, by which the next run knows the log again.
 
+    @ivar position: stream offset after the record.
+    @ivar chain_crc: its C{chainCrc}, 0 if it has none.
+    @ivar record_sha256: of the whole record, in hexadecimal digits.
+    """
+
+    index: int
+    term: int
+    position: int
+    chain_crc: int
+    record_sha256: str
+
+
+@attrs.frozen(kw_only=True)
+class ArchivePiece:
+    """
+    A file of records of one segment, from the first one on.
+
+    @ivar position, end_position: stream offsets of the first record, and after the last one.
+    @ivar first_index, last_index: entries in it, inclusive.
+    @ivar sha256: of the file, in hexadecimal digits.
     @ivar first_term, last_term: terms of the first and of the last entry.
     @ivar chain_crc: C{chainCrc} of the last record, 0 if it has none.
     @ivar last_record_sha256: of the last record, in hexadecimal digits.
     @ivar shipped_s: when it was listed, in seconds since 1970.
     """
 
+    position: int
+    end_position: int
+    first_index: int
+    last_index: int
+    sha256: str
     first_term: int
     last_term: int
     chain_crc: int
     last_record_sha256: str
     shipped_s: int = attrs.field(eq=False)
 
-    def difference(self, first_term: int, last_term: int, chain_crc: int | None) -> str:
-        if (first_term, last_term) != (self.first_term, self.last_term):
-            return (f"its terms are {first_term} to {last_term}, but the manifest says {self.first_term} to "
-                    f"{self.last_term}")
-        return "" if chain_crc == self.chain_crc else "its last chainCrc is not the one in the manifest"
+    @property
+    def size(self) -> int:
+        """Length in bytes."""
+        return self.end_position - self.position
 
     @property
-    def end(self) -> BackupEnd:
+    def name(self) -> str:
+        """Path of the file, below the place of the archive."""
+        return piece_name(self.position, self.end_position)
+
+    @property
+    def end(self) -> ArchiveEnd:
         """The last entry."""
-        return BackupEnd(index=self.last_index, term=self.last_term, position=self.end_position,
-                         chain_crc=self.chain_crc, record_sha256=self.last_record_sha256)
+        return ArchiveEnd(index=self.last_index, term=self.last_term, position=self.end_position,
+                          chain_crc=self.chain_crc, record_sha256=self.last_record_sha256)
+
+
+def piece_name(position: int, end_position: int) -> str:
+    """Path of a piece, below the place of the archive."""
+    return f"data/{position:020d}-{end_position:020d}"
+
+
+def piece_span(name: str) -> tuple[int, int] | None:
+    """The stream offsets in the path of a piece; None: it is called otherwise."""
+    folder, _, file = name.rpartition("/")
+    first, _, end = file.partition("-")
+    is_one = folder == "data" and all(
+        len(one) == 20 and one.isascii() and one.isdecimal() for one in (first, end))
+    return (int(first), int(end)) if is_one else None
 
 
 @attrs.frozen(kw_only=True)
@@ -142,13 +183,14 @@ class ArchiveManifest:
         """Bytes of all pieces."""
         return sum(piece.size for piece in self.pieces)
 
-    def as_backup(self) -> BackupManifest:
-        """Seen as a backup, whose pieces are all whole segments. There is a piece."""
-        return BackupManifest(
-            group=self.group, group_id=self.group_id, member_id=self.member_id, taken_s=self.taken_s,
-            data_file_size=self.data_file_size, index_file_size=self.index_file_size, pieces=self.pieces,
-            end=self.pieces[-1].end, machine=self.machine, group_state=self.group_state,
-        )
+    @property
+    def snapshots(self) -> tuple[KeptSnapshot, ...]:
+        """Of the machine, and of the group."""
+        return snapshots_of(self.machine, self.group_state)
+
+    def names(self) -> list[str]:
+        """Paths of all listed files."""
+        return [piece.name for piece in self.pieces] + [one.name for one in self.snapshots]
 
 
 def encode_archive_manifest(manifest: ArchiveManifest) -> bytes:
@@ -164,12 +206,15 @@ def decode_archive_manifest(data: bytes) -> ArchiveManifest:
     @raise ValueError: it is of another version, or says what cannot be.
     """
     content = decode_document(data, _FORMAT, _VERSION, "archive")
+    pieces = content.get("pieces")
+    if not isinstance(pieces, list):
+        raise MalformedManifest("it has no pieces")
     manifest = ArchiveManifest(
         generation=place_in(content, "generation", INDEX_MAX), group=field_in(content, "group", str),
         group_id=field_in(content, "group_id", str), member_id=field_in(content, "member_id", str),
         data_file_size=place_in(content, "data_file_size", POSITION_MAX),
         index_file_size=place_in(content, "index_file_size", POSITION_MAX),
-        taken_s=field_in(content, "taken_s", int), pieces=tuple(map(_piece_in, pieces_in(content))),
+        taken_s=field_in(content, "taken_s", int), pieces=tuple(map(_piece_in, pieces)),
         machine=snapshots_in(content, "machine"),
         group_state=snapshots_in(content, "group_state"),
     )
@@ -178,15 +223,42 @@ def decode_archive_manifest(data: bytes) -> ArchiveManifest:
     return manifest
 
 
-def _piece_in(piece: JsonObject) -> ArchivePiece:
+def _piece_in(piece: object) -> ArchivePiece:
+    if not isinstance(piece, dict):
+        raise MalformedManifest(f"a piece is {piece!r}")
     first, last = place_in(piece, "first_term", INDEX_MAX), place_in(piece, "last_term", INDEX_MAX)
     if first > last:
         raise MalformedManifest(f"a piece begins with term {first} and ends with term {last}")
     return ArchivePiece(
-        **piece_fields(piece), first_term=first, last_term=last, chain_crc=field_in(piece, "chain_crc", int),
+        position=place_in(piece, "position", POSITION_MAX),
+        end_position=place_in(piece, "end_position", POSITION_MAX),
+        first_index=place_in(piece, "first_index", INDEX_MAX),
+        last_index=place_in(piece, "last_index", INDEX_MAX), sha256=digest_in(piece, "sha256"),
+        first_term=first, last_term=last, chain_crc=field_in(piece, "chain_crc", int),
         last_record_sha256=digest_in(piece, "last_record_sha256"),
         shipped_s=field_in(piece, "shipped_s", int),
     )
+
+
+def check_pieces(data_file_size: int, index_file_size: int, pieces: Sequence[ArchivePiece]) -> None:
+    """
+    @param pieces: of one log, whose files have these sizes; at least one.
+    @raise ValueError: the pieces do not follow each other, or are no segments.
+    """
+    size = data_file_size
+    if not size or not index_file_size:
+        raise MalformedManifest("a file size is 0")
+    before = None
+    for piece in pieces:
+        count = piece.last_index - piece.first_index + 1
+        is_in_order = before is None or (
+            piece.first_index == before.last_index + 1 and piece.position >= before.end_position)
+        if (
+            not is_in_order or count < 1 or piece.size < count * ENTRY_HEADER_SIZE or piece.position % size
+            or piece.size > size
+        ):
+            raise MalformedManifest(f"the piece {piece.name} does not fit the one before it, or no segment")
+        before = piece
 
 
 def generation_name(generation: int) -> str:
@@ -218,6 +290,11 @@ class ArchiveState:
     newest: int = 0
     slotted: int = 0
     others: tuple[ArchiveManifest, ...] = ()
+
+    @property
+    def manifests(self) -> tuple[ArchiveManifest, ...]:
+        """All sound ones that were read."""
+        return self.others if self.manifest is None else (self.manifest, *self.others)
 
 
 class _Look:

@@ -14,10 +14,12 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from dledger.base.disk.disk import Disk
-from dledger.storage.manifests.archive_manifest import GENERATIONS, ArchiveBusy
-from dledger.storage.manifests.kept_snapshot import MACHINE_DIRECTORY
-from dledger.storage.manifests.part_file import PART_SUFFIX, PartFile, remove_parts
+from dledger.storage.manifests.archive_manifest import GENERATIONS, ArchiveBusy, piece_span
+from dledger.storage.manifests.kept_snapshot import MACHINE_DIRECTORY, parsed_snapshot_name
+from dledger.values.errors import DLedgerError
 
+#: Ends the name of a file that is not whole.
+PART_SUFFIX = ".part"
 _LOCK_NAME = "lock"
 #: Directories in an archive.
 FOLDERS = ("data", GENERATIONS, MACHINE_DIRECTORY)
@@ -70,7 +72,7 @@ class ArchivePlace(Protocol):
 
 
 class DirectoryPlace:
-    """A directory. Files get their names when they are on stable storage. Implements L{ArchivePlace}."""
+    """A directory. A file gets its name when all of it is on stable storage. Implements L{ArchivePlace}."""
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self.disk = disk
@@ -81,18 +83,28 @@ class DirectoryPlace:
         try:
             lock = self.disk.lock(f"{self.directory}/{_LOCK_NAME}")
         except BlockingIOError:
-            raise ArchiveBusy(f"{self.directory} is in use by another dledger archive: end that one, or "
-                              "name another target") from None
+            raise ArchiveBusy(f"{self.directory} is in use by another dledger archive or backup: "
+                              "end that one, or name another target") from None
         try:
             # A run that was killed may have left a manifest whose name is not on stable storage yet.
             self.disk.sync_directory(self.directory)
             if self.disk.exists(f"{self.directory}/{GENERATIONS}"):
                 self.disk.sync_directory(f"{self.directory}/{GENERATIONS}")
-            remove_parts(self.disk, self.directory)
+            self._remove_parts()
         except OSError:
             lock.close()
             raise
         return lock.close
+
+    def _remove_parts(self) -> None:
+        """A file that was not finished has no name in any manifest; the next run writes a whole one."""
+        machine = f"{self.directory}/{MACHINE_DIRECTORY}"
+        for folder in (f"{self.directory}/data", *([machine] if self.disk.exists(machine) else ())):
+            for name in self.disk.listdir(folder):
+                whole = name.removesuffix(PART_SUFFIX)
+                is_ours = parsed_snapshot_name(whole) if folder == machine else piece_span(f"data/{whole}")
+                if name != whole and is_ours:
+                    self.disk.unlink(f"{folder}/{name}")
 
     def sizes(self) -> dict[str, int]:
         """See L{ArchivePlace.sizes}. Without the lock, and files that are being written."""
@@ -112,18 +124,26 @@ class DirectoryPlace:
             return -1
 
     def put(self, name: str, chunks: Iterator[bytes]) -> None:
-        part = f"{self.directory}/{name}{PART_SUFFIX}"
+        path = f"{self.directory}/{name}"
+        part, size = f"{path}{PART_SUFFIX}", 0
         if name.startswith(f"{MACHINE_DIRECTORY}/"):
             self.disk.makedirs(part.rpartition("/")[0])
         if self.disk.exists(part):
             self.disk.unlink(part)
-        file = PartFile(self.disk, part)
+        file = self.disk.open(part, create=True)
         try:
             for chunk in chunks:
-                file.write(chunk)
-            file.finish(f"{self.directory}/{name}")
+                file.pwrite(chunk, size)
+                size += len(chunk)
+            file.datasync()
+        except DLedgerError:  # of the chunks: there will be no whole one
+            self.disk.unlink(part)
+            raise
         finally:
             file.close()
+        if self.disk.exists(path):  # of a run that was cut short before it wrote the manifest
+            self.disk.unlink(path)
+        self.disk.rename(part, path)
 
     def replace(self, name: str, data: bytes) -> None:
         self.disk.write_file(f"{self.directory}/{name}", data)

@@ -24,10 +24,10 @@ from dledger.storage.manifests.archive_manifest import (
     ArchiveManifest,
     ArchivePiece,
     ArchiveTargetError,
+    piece_span,
     read_archive,
 )
 from dledger.storage.manifests.archive_place import ArchivePlace
-from dledger.storage.manifests.part_file import is_piece_name
 from dledger.values.errors import DirectoryError
 
 
@@ -151,12 +151,8 @@ def _unneeded(manifest: ArchiveManifest, old: tuple[ArchivePiece, ...]) -> tuple
 def _before(kept: ArchiveManifest, names: Iterable[str]) -> list[str]:
     """Names of files that end before the first segment of C{kept}; none if it has no segment."""
     begin = kept.pieces[0].position if kept.pieces else 0
-    found = []
-    for name in names:
-        folder, _, file = name.rpartition("/")
-        if folder == "data" and is_piece_name(file) and int(file.partition("-")[2]) <= begin:
-            found.append(name)
-    return sorted(found)
+    spans = ((name, piece_span(name)) for name in names)
+    return sorted(name for name, span in spans if span is not None and span[1] <= begin)
 
 
 def _is_named(place: ArchivePlace, kept: ArchiveManifest, doomed: list[str]) -> bool:

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.storage.test_backup -*-
+# -*- test-case-name: tests.storage.test_archive -*-
 """
 Small documents that say what files hold: JSON with a checksum, and one of form and version; and the fields in
 them. An error says which field is wrong.

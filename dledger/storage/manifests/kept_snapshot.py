@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.storage.test_machine_copy -*-
 """
-The snapshots that a backup or an archive holds beside the log, as its manifest lists them: of the state
-machine, and of the state of the group (L{dledger.values.ledger.group_state}).
+The snapshots that an archive holds beside the log, as its manifest lists them: of the state machine, and of
+the state of the group (L{dledger.values.ledger.group_state}).
 
     machine/snapshot-<index>-<term>    of the machine, as the member has it
     machine/group-<index>-<term>       of the group: a snapshot of a machine without a name
@@ -10,7 +10,7 @@ Both have the format of L{dledger.storage.files.snapshot_file}.
 
 Rule 1: a snapshot is I{usable} if the log beside it goes on after its last entry, and reaches that entry.
 Rule 2: at most L{KEPT} are listed: the newest usable one, and one that the log has not reached yet. That one
-becomes usable by a later run; an archive, whose log ends with a closed segment, may have no other.
+becomes usable by a later run; an archive whose log ends with a closed segment may have no other.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dledger.storage.manifests.document import MalformedManifest, digest_in, fie
 from protocols.wire.fastjson import JsonObject
 from protocols.wire.ledger.bounds import INDEX_MAX, POSITION_MAX
 
-#: Directory of the snapshots, in a backup and an archive. A member has those of its machine there.
+#: Directory of the snapshots, in an archive. A member has those of its machine there.
 MACHINE_DIRECTORY = "machine"
 #: Most snapshots in a manifest.
 KEPT = 2
@@ -31,7 +31,7 @@ _NAME = re.compile(r"(?:snapshot|group)-(\d{1,19})-(\d{1,19})")
 
 
 def snapshot_name(index: int, term: int, *, is_of_group: bool = False) -> str:
-    """Path of a snapshot, below the directory of a member, a backup or an archive."""
+    """Path of a snapshot, below the directory of a member or an archive."""
     return f"{MACHINE_DIRECTORY}/{'group' if is_of_group else 'snapshot'}-{index}-{term}"
 
 
@@ -63,7 +63,7 @@ class KeptSnapshot:
 
     @property
     def name(self) -> str:
-        """Path of the file, below the directory of the backup."""
+        """Path of the file, below the place of the archive."""
         return snapshot_name(self.index, self.term, is_of_group=not self.machine)
 
 

@@ -23,11 +23,10 @@ from collections.abc import Callable, Iterator
 
 import attrs
 
-from dledger.storage.backups.archive import archive_segments
-from dledger.storage.backups.backup import take_backup
-from dledger.storage.backups.backup_reader import backup_batches, opened_backup, verify_backup
-from dledger.storage.backups.backup_source import BackupSource
-from dledger.storage.backups.restore import restore_backup
+from dledger.storage.backups.archive import archive_log
+from dledger.storage.backups.reader import archive_batches, opened_archive, verify_archive
+from dledger.storage.backups.restore import restore_archive
+from dledger.storage.backups.source import ArchiveSource
 from dledger.storage.manifests.archive_place import DirectoryPlace
 from dledger.storage.manifests.archive_retention import ArchiveRetention, expire_archive
 from dledger.storage.manifests.document import encode_document
@@ -254,27 +253,23 @@ class Inspections:
 
     def _copy(self, member: SimMember, files: SimDisk, what: str) -> None:
         """Rule 4."""
-        is_archive, disk = self._rng.random() < 0.5, SimDisk(self._rng)
-        source = self._tried(f"a source of {what}", lambda: BackupSource.open(files, member.config.self_path))
+        is_backup, disk, path = self._rng.random() < 0.5, SimDisk(self._rng), member.config.self_path
+        source = self._tried(f"a source of {what}", lambda: ArchiveSource.open(files, path))
         if source is None:
             return
-        assert isinstance(source, BackupSource)
+        assert isinstance(source, ArchiveSource)
         place = DirectoryPlace(disk, "/copy")
-        make: Callable[[], object] = (
-            (lambda: archive_segments(source, place, taken_s=0)) if is_archive
-            else (lambda: take_backup(source, disk, "/copy", taken_s=0))
-        )
-        self._tried(f"a copy of {what}", make)
+        self._tried(f"a copy of {what}", lambda: archive_log(source, place, is_backup=is_backup, taken_s=0))
         source.close()
         self._check_copy(disk, "/copy", what)
         self._count("copied")
 
     def _check_copy(self, disk: SimDisk, directory: str, what: str) -> None:
         def entries() -> int:
-            manifest = opened_backup(disk, directory)
+            manifest = opened_archive(disk, directory)
             invariants, count = self._cluster.invariants, 0
             wrong: list[str] = []  # judged at the end, as the checksum of a piece comes after its entries
-            for batch in backup_batches(disk, directory, manifest):
+            for batch in archive_batches(disk, directory, manifest):
                 at = 0
                 while at < len(batch.records):
                     _, size, index, term, *_ = ENTRY_HEADER.unpack_from(batch.records, at)
@@ -302,7 +297,7 @@ class Inspections:
             if not what:
                 continue
             self._count("copy")
-            self._tried(f"a look: {what}", lambda: verify_backup(disk, copy.directory))  # noqa: B023
+            self._tried(f"a look: {what}", lambda: verify_archive(disk, copy.directory))  # noqa: B023
             self._check_copy(disk.clone(), copy.directory, what)
             self._begin_with(copy, disk.clone(), what)
             self._go_on(copy, disk, member, what)
@@ -311,7 +306,7 @@ class Inspections:
         """Rule 3, of a new member."""
         config = attrs.evolve(next(iter(self._cluster.members.values())).config, store_base_dir="/new")
         files = SimDisk(self._rng)
-        reported = self._tried(f"a restore: {what}", lambda: restore_backup(
+        reported = self._tried(f"a restore: {what}", lambda: restore_archive(
             disk, copy.directory, config, files, GroupName(_NEW_ID, 0, True)))
         if reported is None:
             require(not files.exists(config.self_path), COPIES, f"{what}: refused, and begun with")
@@ -341,15 +336,12 @@ class Inspections:
             rule = ArchiveRetention(keep_bytes=self._rng.choice((1, 4096)), keep_s=None)
             self._tried(f"an expiry: {what}",
                         lambda: expire_archive(place, rule, now_s=1 << 40, deletes=True))
-        source = self._tried(what, lambda: BackupSource.open(member.disk.clone(), path))
+        source = self._tried(what, lambda: ArchiveSource.open(member.disk.clone(), path))
         if source is None:
             return
-        assert isinstance(source, BackupSource)
-        act: Callable[[], object] = (
-            (lambda: archive_segments(source, place, taken_s=0)) if copy.is_archive
-            else (lambda: take_backup(source, disk, copy.directory, taken_s=0))
-        )
-        self._tried(f"the next run: {what}", act)
+        assert isinstance(source, ArchiveSource)
+        self._tried(f"the next run: {what}", lambda: archive_log(
+            source, place, is_backup=not copy.is_archive, taken_s=0))
         source.close()
         self._check_copy(disk, copy.directory, what)
 

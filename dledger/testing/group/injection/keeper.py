@@ -3,9 +3,9 @@
 An operator of a simulated group who keeps copies of its log, and gives a lost member its entries back.
 
 Now and then the operator backs up a member, running or stopped, or ships its closed segments to an archive,
-or expires the first segments of that. The copies are on a machine of their own, which may lose power in
-between. A member whose disk is lost begins with the entries of a copy. In the end a new group begins with
-each copy.
+or to a backup, or expires the first segments of an archive. The copies are on a machine of their own, which
+may lose power in between. A member whose disk is lost begins with the entries of a copy. In the end a new
+group begins with each copy.
 
 Rule 1: every entry of a copy is a committed one of the group, at its index, in its term, byte for byte.
 Rule 2: a copy stays sound, and keeps its end, whatever a run of the operator met.
@@ -22,11 +22,10 @@ import random
 
 import attrs
 
-from dledger.storage.backups.archive import archive_segments, closed_index
-from dledger.storage.backups.backup import take_backup
-from dledger.storage.backups.backup_reader import backup_batches, opened_backup, verify_backup
-from dledger.storage.backups.backup_source import BackupSource
-from dledger.storage.backups.restore import RESTORING_NAME, restore_backup
+from dledger.storage.backups.archive import archive_log, closed_index
+from dledger.storage.backups.reader import archive_batches, opened_archive, verify_archive
+from dledger.storage.backups.restore import RESTORING_NAME, restore_archive
+from dledger.storage.backups.source import ArchiveSource
 from dledger.storage.files.snapshot_file import check_snapshot
 from dledger.storage.manifests.archive_manifest import SLOT_NAMES, read_archive
 from dledger.storage.manifests.archive_place import DirectoryPlace
@@ -49,7 +48,7 @@ from protocols.wire.ledger.entry import ENTRY_HEADER
 COPIES = 14
 #: Share of the runs in which the machine with the copies loses power, or a write there fails.
 CUT, FAILS = 0.15, 0.1
-#: Share of the runs before which one of the two manifests of the archive rots.
+#: Share of the runs before which one of the two manifests of the copy rots.
 ROTS = 0.15
 #: Id of the groups that begin with a copy.
 _NEW_ID = "c" * 32
@@ -116,7 +115,7 @@ class CopyKeeper:
             return
         copy, files = self._chosen(), member.disk.clone()
         self._verify(member, files)
-        if copy.is_archive and self._rng.random() < ROTS:
+        if self._rng.random() < ROTS:
             self._rot(copy)
         chance = self._rng.random()
         if chance < CUT:
@@ -126,7 +125,7 @@ class CopyKeeper:
         else:
             chance = 1.0
         try:
-            source = BackupSource.open(files, path)
+            source = ArchiveSource.open(files, path)
             try:
                 self._run(copy, source)
                 self.kept += 1
@@ -140,24 +139,21 @@ class CopyKeeper:
         self.disk.disarm()
         self._check(copy)
 
-    def _run(self, copy: KeptCopy, source: BackupSource) -> None:
-        name = source.reader.path
-        if not copy.is_archive:
-            reported = take_backup(source, self.disk, copy.directory, taken_s=self._now_s)
-            require(reported.end_index == max(source.reader.committed_index, copy.end_index), COPIES,
-                    f"a backup of {name}, committed up to {source.reader.committed_index}: {reported}")
-            copy.end_index = reported.end_index
-            return
+    def _run(self, copy: KeptCopy, source: ArchiveSource) -> None:
         place = DirectoryPlace(self.disk, copy.directory)
-        if self._rng.random() < 0.3 and read_archive(self.disk, copy.directory).manifest is not None:
+        if copy.is_archive and self._rng.random() < 0.3 and (
+            read_archive(self.disk, copy.directory).manifest is not None
+        ):
             rule = ArchiveRetention(keep_bytes=2 * source.reader.data_file_size,
                                     keep_s=self._rng.choice((None, 5.0)))
             deletes = self._rng.random() < 0.8
             expire_archive(place, rule, now_s=self._now_s, deletes=deletes)
-        shipped = archive_segments(source, place, taken_s=self._now_s)
-        require(shipped.end_index == max(closed_index(source), copy.end_index), COPIES,
-                f"an archive of {name}, closed up to {closed_index(source)}: {shipped}")
-        copy.end_index = shipped.end_index
+        is_backup = copy.is_archive == (self.kept % 4 == 3)  # (each fourth run is of the other kind)
+        wanted = source.reader.committed_index if is_backup else closed_index(source)
+        reported = archive_log(source, place, is_backup=is_backup, taken_s=self._now_s)
+        require(reported.end_index == max(wanted, copy.end_index), COPIES,
+                f"a copy of {source.reader.path}, which has entries up to {wanted} for it: {reported}")
+        copy.end_index = reported.end_index
 
     def _rot(self, copy: KeptCopy) -> None:
         """One of two manifests rots, if both are sound."""
@@ -200,18 +196,18 @@ class CopyKeeper:
     def _check(self, copy: KeptCopy, *, is_over: bool = False) -> None:
         """Rules 1 and 2. @param is_over: all faults are over, and everything is committed."""
         try:
-            manifest = opened_backup(self.disk, copy.directory)
+            manifest = opened_archive(self.disk, copy.directory)
         except DirectoryError as error:
             require(copy.end_index < 0, COPIES, f"{copy.directory} is gone: {error}")
             return
-        report = verify_backup(self.disk, copy.directory)
+        report = verify_archive(self.disk, copy.directory)
         findings = [one for one in report.findings  # (an older manifest counts, until the next run)
-                    if not copy.is_archive or "another copy" not in one.sentence]
+                    if "another copy" not in one.sentence]
         require(not findings, COPIES, f"{copy.directory} is not sound: {findings[:3]}")
-        require(manifest.end.index >= copy.end_index, COPIES,
-                f"{copy.directory} ended with {copy.end_index}, now with {manifest.end.index}")
-        copy.end_index = manifest.end.index
-        records = b"".join(batch.records for batch in backup_batches(self.disk, copy.directory, manifest))
+        require(manifest.end_index >= copy.end_index, COPIES,
+                f"{copy.directory} ended with {copy.end_index}, now with {manifest.end_index}")
+        copy.end_index = manifest.end_index
+        records = b"".join(batch.records for batch in archive_batches(self.disk, copy.directory, manifest))
         invariants, index, at = self._cluster.invariants, manifest.begin_index, 0
         while at < len(records):
             term = ENTRY_HEADER.unpack_from(records, at)[3]
@@ -223,7 +219,7 @@ class CopyKeeper:
                     f"{copy.directory} has another entry at {index}")
             at += len(record)
             index += 1
-        require(index == manifest.end.index + 1, COPIES, f"{copy.directory} has no entry {index}")
+        require(index == manifest.end_index + 1, COPIES, f"{copy.directory} has no entry {index}")
 
     def give_back(self, member: SimMember) -> bool:
         """
@@ -234,8 +230,8 @@ class CopyKeeper:
         copy = self._chosen()
         if copy.end_index < 0:
             return False
-        reported = restore_backup(self.disk, copy.directory, member.config, member.disk, GroupName(),
-                                  joins=True)
+        reported = restore_archive(self.disk, copy.directory, member.config, member.disk, GroupName(),
+                                   joins=True)
         require(reported.end_index == copy.end_index, COPIES, f"{member.member_id} was restored: {reported}")
         self._note(f"{member.member_id} begins with entries up to {reported.end_index}")
         return True
@@ -269,15 +265,15 @@ class CopyKeeper:
 
     def _begins(self, copy: KeptCopy, config: DLedgerConfig, disk: SimDisk) -> bool:
         """Rule 5. @return: whether there is a new member."""
-        problem = verify_backup(self.disk, copy.directory).start_problem
+        problem = verify_archive(self.disk, copy.directory).start_problem
         try:
-            reported = restore_backup(self.disk, copy.directory, config, disk, GroupName(_NEW_ID, 0, True))
+            reported = restore_archive(self.disk, copy.directory, config, disk, GroupName(_NEW_ID, 0, True))
         except DirectoryError as error:
             require(bool(problem) and problem in str(error), COPIES,
                     f"no group from {copy.directory}: {error}")
             return False
         require(not problem, COPIES, f"a group began with {copy.directory}, but {problem}")
-        machine = opened_backup(self.disk, copy.directory).machine
+        machine = opened_archive(self.disk, copy.directory).machine
         usable = usable_snapshot(machine, reported.begin_index, reported.end_index)
         require(reported.snapshot_index == (-1 if usable is None else usable.index), COPIES,
                 f"{copy.directory} has {usable}, the member after {reported.snapshot_index}")

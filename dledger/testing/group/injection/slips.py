@@ -22,14 +22,12 @@ import attrs
 from twisted.internet.defer import CancelledError
 from twisted.python.failure import Failure
 
-from dledger.storage.backups.archive import archive_segments
-from dledger.storage.backups.backup import take_backup
-from dledger.storage.backups.backup_reader import opened_backup, verify_backup
-from dledger.storage.backups.backup_source import BackupSource
+from dledger.storage.backups.archive import archive_log
 from dledger.storage.backups.group_setup import force_new_group, survivor
-from dledger.storage.backups.restore import RESTORING_NAME, restore_backup
-from dledger.storage.manifests.archive_place import DirectoryPlace
-from dledger.storage.manifests.part_file import PART_SUFFIX
+from dledger.storage.backups.reader import opened_archive, verify_archive
+from dledger.storage.backups.restore import RESTORING_NAME, restore_archive
+from dledger.storage.backups.source import ArchiveSource
+from dledger.storage.manifests.archive_place import PART_SUFFIX, DirectoryPlace
 from dledger.storage.start.verify import verify_directory
 from dledger.storage.store.file_store import FileStore
 from dledger.testing.group.checks.require import require
@@ -126,8 +124,8 @@ class Slips:
         if copy.end_index < 0 or member.is_away:
             return
         disk, files = keeper.disk.clone(), member.disk.clone()
-        tries = [self._source_nowhere, self._twice_at_a_time, self._foreign, self._to_another_kind,
-                 self._onto_a_member, self._beside_a_restore, self._of_another_group, self._nobody_survives]
+        tries = [self._source_nowhere, self._twice_at_a_time, self._foreign, self._onto_a_member,
+                 self._beside_a_restore, self._of_another_group, self._nobody_survives]
         self._rng.choice(tries)(copy, disk, files, member)
         self._count("place")
 
@@ -150,68 +148,50 @@ class Slips:
     def _source_nowhere(self, _: KeptCopy, disk: SimDisk, files: SimDisk, member: SimMember) -> None:
         for path in (member.config.store_base_dir, "/nowhere", f"{member.config.self_path}/data"):
             self._refused(f"a look at {path}", files, lambda: verify_directory(files, path))  # noqa: B023
-            self._refused(f"a backup of {path}", files, lambda: BackupSource.open(files, path))  # noqa: B023
+            self._refused(f"a backup of {path}", files, lambda: ArchiveSource.open(files, path))  # noqa: B023
         for path in ("/", "/nowhere"):
-            self._refused(f"a look at {path}", disk, lambda: opened_backup(disk, path))  # noqa: B023
+            self._refused(f"a look at {path}", disk, lambda: opened_archive(disk, path))  # noqa: B023
 
     def _keep(
-        self, directory: str, disk: SimDisk, files: SimDisk, member: SimMember,
+        self, copy: KeptCopy, directory: str, disk: SimDisk, files: SimDisk, member: SimMember,
         other: Mapping[str, str] = _AS_IT_IS,
     ) -> object:
-        """A backup. @param other: fields of the source that are others than they should be."""
-        source = BackupSource.open(files, member.config.self_path)
+        """A run of the kind of C{copy}. @param other: fields of the source that are not as they should be."""
+        source = ArchiveSource.open(files, member.config.self_path)
         try:
-            return take_backup(with_values(source, other), disk, directory, taken_s=0)
-        finally:
-            source.close()
-
-    def _ship(
-        self, directory: str, disk: SimDisk, files: SimDisk, member: SimMember,
-        other: Mapping[str, str] = _AS_IT_IS,
-    ) -> object:
-        """An archive."""
-        source = BackupSource.open(files, member.config.self_path)
-        try:
-            place = DirectoryPlace(disk, directory)
-            return archive_segments(with_values(source, other), place, taken_s=0)
+            return archive_log(with_values(source, other), DirectoryPlace(disk, directory),
+                               is_backup=not copy.is_archive, taken_s=0)
         finally:
             source.close()
 
     def _twice_at_a_time(self, copy: KeptCopy, disk: SimDisk, files: SimDisk, member: SimMember) -> None:
-        if not copy.is_archive:
-            lock = disk.lock(f"{copy.directory}/lock")
-            self._refused("a second backup at a time", disk,
-                          lambda: self._keep(copy.directory, disk, files, member))
-            lock.close()
+        lock = disk.lock(f"{copy.directory}/lock")
+        self._refused("a second run at a time", disk,
+                      lambda: self._keep(copy, copy.directory, disk, files, member))
+        lock.close()
 
     def _foreign(self, copy: KeptCopy, disk: SimDisk, files: SimDisk, member: SimMember) -> None:
         disk.makedirs("/shelf/data")
         name = self._rng.choice(("/shelf/letters", "/shelf/data/letters"))
         disk.write_file(name, b"dear")
-        act = self._ship if copy.is_archive else self._keep
-        self._refused(f"a copy beside {name}", disk, lambda: act("/shelf", disk, files, member))
-
-    def _to_another_kind(self, copy: KeptCopy, disk: SimDisk, files: SimDisk, member: SimMember) -> None:
-        act = self._keep if copy.is_archive else self._ship
-        self._refused("a copy of one kind to one of the other", disk,
-                      lambda: act(copy.directory, disk, files, member))
+        self._refused(f"a copy beside {name}", disk,
+                      lambda: self._keep(copy, "/shelf", disk, files, member))
 
     def _of_another_group(self, copy: KeptCopy, disk: SimDisk, files: SimDisk, member: SimMember) -> None:
-        act = self._ship if copy.is_archive else self._keep
-        knows_id = bool(opened_backup(disk, copy.directory).group_id)  # (a young group may have none)
+        knows_id = bool(opened_archive(disk, copy.directory).group_id)  # (a young group may have none)
         other = {"group_id": _NEW_ID} if knows_id and self._rng.random() < 0.5 else {"group": "another"}
         self._refused("a copy of another group", disk,
-                      lambda: act(copy.directory, disk, files, member, other))
+                      lambda: self._keep(copy, copy.directory, disk, files, member, other))
         config = attrs.evolve(member.config, group="another", store_base_dir="/new")
-        self._refused("a member of another group", files, lambda: restore_backup(
+        self._refused("a member of another group", files, lambda: restore_archive(
             disk, copy.directory, config, files, GroupName(), joins=True))
 
     def _onto_a_member(self, copy: KeptCopy, disk: SimDisk, files: SimDisk, member: SimMember) -> None:
         if files.exists(member.config.self_path):
-            self._refused("a restore onto a member", files, lambda: restore_backup(
+            self._refused("a restore onto a member", files, lambda: restore_archive(
                 disk, copy.directory, member.config, files, GroupName(), joins=True))
         config = attrs.evolve(member.config, data_store_path="/elsewhere", store_base_dir="/new")
-        self._refused("a restore with data elsewhere", files, lambda: restore_backup(
+        self._refused("a restore with data elsewhere", files, lambda: restore_archive(
             disk, copy.directory, config, files, GroupName(_NEW_ID, 0, True)))
 
     def _beside_a_restore(self, copy: KeptCopy, disk: SimDisk, files: SimDisk, member: SimMember) -> None:
@@ -219,7 +199,7 @@ class Slips:
         left = f"/new/{RESTORING_NAME}/dledger-{config.self_id}"
         files.makedirs(left)
         files.write_file(f"{left}/part", b"left")
-        self._refused("a restore where one was cut short", files, lambda: restore_backup(
+        self._refused("a restore where one was cut short", files, lambda: restore_archive(
             disk, copy.directory, config, files, GroupName(), joins=True))
 
     def _nobody_survives(self, _: KeptCopy, disk: SimDisk, files: SimDisk, member: SimMember) -> None:
@@ -237,7 +217,7 @@ class Slips:
         if copy.end_index < 0:
             return
         disk = keeper.disk.clone()
-        manifest = opened_backup(disk, copy.directory)
+        manifest = opened_archive(disk, copy.directory)
         path = f"{copy.directory}/{rng.choice(manifest.pieces).name}"
         content, chance = disk.read_anyway(path), rng.random()
         at = int(rng.random() * len(content))
@@ -251,10 +231,10 @@ class Slips:
             what = "gone"
             disk.unlink(path)
         self._count("rot")
-        findings = verify_backup(disk, copy.directory).findings
+        findings = verify_archive(disk, copy.directory).findings
         require(bool(findings), COPIES, f"{path} is rotten ({what} at {at}), and a look at it finds nothing")
         config = attrs.evolve(next(iter(self._cluster.members.values())).config, store_base_dir="/new")
-        self._refused_as_damaged(path, lambda: restore_backup(
+        self._refused_as_damaged(path, lambda: restore_archive(
             disk, copy.directory, config, disk, GroupName(_NEW_ID, 0, True)))
         require(not disk.exists(config.self_path), COPIES, f"a member begins with {path}, which is rotten")
 

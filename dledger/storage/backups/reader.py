@@ -1,37 +1,37 @@
-# -*- test-case-name: tests.storage.test_backup -*-
+# -*- test-case-name: tests.storage.test_archive -*-
 """
-Reading a backup or an archive: its entries, each checked, and the verification of all of it. Nothing is
-changed.
-
-L{dledger.storage.manifests.backup_manifest} and L{dledger.storage.manifests.archive_manifest} have the
-formats.
+Reading an archive or a backup: its entries, each checked, and the verification of all of it. Nothing is
+changed. L{dledger.storage.manifests.archive_manifest} has the format.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import attrs
 
 from dledger.base.disk.disk import Disk, File
-from dledger.storage.backups.backup import RUN_BYTES, CopyPace, CopyProgress, no_pace, no_progress
-from dledger.storage.backups.backup_source import last_record
-from dledger.storage.backups.machine_copy import (
-    snapshot_bytes,
-    unlisted_snapshots,
-    why_other_log,
+from dledger.storage.backups.machine_copy import snapshot_bytes, why_other_log
+from dledger.storage.backups.source import (
+    RUN_BYTES,
+    CopyPace,
+    CopyProgress,
+    last_record,
+    no_pace,
+    no_progress,
 )
 from dledger.storage.files.records import DamagedRecord, Walk, record_fits, walk_records
-from dledger.storage.manifests.archive_manifest import SLOT_NAMES, ArchiveState, read_archive
-from dledger.storage.manifests.backup_manifest import BACKUP_NAME, BackupManifest, Piece, read_backup_manifest
-from dledger.storage.manifests.kept_snapshot import (
-    MACHINE_DIRECTORY,
-    KeptSnapshot,
-    snapshots_of,
-    why_no_start,
+from dledger.storage.manifests.archive_manifest import (
+    SLOT_NAMES,
+    ArchiveManifest,
+    ArchivePiece,
+    ArchiveState,
+    piece_span,
+    read_archive,
 )
-from dledger.storage.manifests.part_file import is_piece_name
+from dledger.storage.manifests.archive_place import PART_SUFFIX
+from dledger.storage.manifests.kept_snapshot import MACHINE_DIRECTORY, parsed_snapshot_name, why_no_start
 from dledger.storage.start.verify import Finding
 from dledger.values.errors import DirectoryError, StoreError
 from protocols.wire.ledger.batches import EntryBatch
@@ -39,7 +39,7 @@ from protocols.wire.ledger.entry import BLANK, ENTRY_HEADER, ENTRY_HEADER_SIZE
 
 
 @attrs.define(kw_only=True)
-class BackupReport:
+class ArchiveReport:
     """
     Result of a verification.
 
@@ -48,9 +48,9 @@ class BackupReport:
         has none.
     @ivar snapshots: indexes of the last entries in the sound snapshots of the machine.
     @ivar entries, data_bytes: in sound pieces.
-    @ivar begin_index, end_index: of the backup, by its manifest.
-    @ivar taken_s: time of the last backup, in seconds since 1970.
-    @ivar left_over: files of backups that were cut short; they are no findings, and may be deleted.
+    @ivar begin_index, end_index: by the manifest; -1 for no entry.
+    @ivar taken_s: time of the last run that added something, in seconds since 1970.
+    @ivar left_over: files that no manifest lists; they are no findings, and may be deleted.
     """
 
     directory: str
@@ -72,41 +72,36 @@ class BackupReport:
         return not self.findings and not self.start_problem
 
 
-def opened_backup(disk: Disk, directory: str) -> BackupManifest:
+def opened_archive(disk: Disk, directory: str) -> ArchiveManifest:
     """
-    The manifest of the backup in C{directory}, or of the archive.
+    The manifest of an archive with an entry.
 
     @raise DirectoryError: there is none, its manifest is not sound, or it lists no entry.
     @raise StoreError: it cannot be read.
     """
-    manifest = read_backup_manifest(disk, directory)
-    if manifest is not None:
-        return manifest
-    archive = _opened_archive(disk, directory).manifest
-    assert archive is not None
-    if not archive.pieces:
+    manifest = _sound(read_archive(disk, directory), directory)
+    if not manifest.pieces:
         raise DirectoryError(f"{directory} is an archive without an entry: no segment was closed yet")
-    return archive.as_backup()
+    return manifest
 
 
-def _opened_archive(disk: Disk, directory: str, *, reads_all: bool = False) -> ArchiveState:
-    state = read_archive(disk, directory, reads_all=reads_all)
-    if state.manifest is None:
-        if state.trouble:
-            raise DirectoryError(f"{directory} has no sound manifest: {'; '.join(state.trouble)}. Put a "
-                                 "copy of one back, or archive to another place")
-        raise DirectoryError(f"{directory} is neither a backup nor an archive: there is no {BACKUP_NAME}, "
-                             "and no "
-                             f"{' or '.join(SLOT_NAMES)}")
-    return state
+def _sound(state: ArchiveState, directory: str) -> ArchiveManifest:
+    """@raise DirectoryError: there is no sound manifest."""
+    if state.manifest is not None:
+        return state.manifest
+    if state.trouble:
+        raise DirectoryError(f"{directory} has no sound manifest: {'; '.join(state.trouble)}. Put a copy of "
+                             "one back, or name another target")
+    raise DirectoryError(f"{directory} is neither a backup nor an archive: there is no "
+                         f"{' or '.join(SLOT_NAMES)}")
 
 
-def backup_batches(
-    disk: Disk, directory: str, manifest: BackupManifest, *, progress: CopyProgress = no_progress,
+def archive_batches(
+    disk: Disk, directory: str, manifest: ArchiveManifest, *, progress: CopyProgress = no_progress,
     pace: CopyPace = no_pace,
 ) -> Iterator[EntryBatch]:
     """
-    All entries of a backup, in order, each checked. The checksum of a piece is compared after its last one.
+    All entries of an archive, in order, each checked. The checksum of a piece is compared after its last one.
 
     @raise StoreError: a piece is missing or not sound; the message names file and offset.
     """
@@ -119,13 +114,13 @@ def backup_batches(
             pace(len(batch.records))
 
 
-def _begin_of(manifest: BackupManifest) -> Walk:
-    begin = manifest.begin_index
-    return Walk(index=begin, position=manifest.pieces[0].position, chain_crc=0 if begin == 0 else None)
+def _begin_of(manifest: ArchiveManifest) -> Walk:
+    begin, position = manifest.begin_index, manifest.pieces[0].position if manifest.pieces else 0
+    return Walk(index=begin, position=position, chain_crc=0 if begin == 0 else None)
 
 
 def _piece_batches(
-    disk: Disk, directory: str, manifest: BackupManifest, piece: Piece, walk: Walk
+    disk: Disk, directory: str, manifest: ArchiveManifest, piece: ArchivePiece, walk: Walk
 ) -> Iterator[EntryBatch]:
     """@param walk: after the last record of the piece before; moved to the end of this one."""
     path = f"{directory}/{piece.name}"
@@ -144,7 +139,7 @@ def _piece_batches(
         raise StoreError(f"{path} cannot be read: {error}", file=path) from error
 
 
-def _checked(file: File, manifest: BackupManifest, piece: Piece, walk: Walk) -> Iterator[EntryBatch]:
+def _checked(file: File, manifest: ArchiveManifest, piece: ArchivePiece, walk: Walk) -> Iterator[EntryBatch]:
     digest, at, first_term = hashlib.sha256(), 0, -1
     batch: EntryBatch | None = None
     while at < piece.size:
@@ -172,11 +167,13 @@ def _checked(file: File, manifest: BackupManifest, piece: Piece, walk: Walk) -> 
         what = f"it ends with entry {walk.index - 1}, but the manifest says {piece.last_index}"
     elif digest.hexdigest() != piece.sha256:
         what = "its checksum is not the one in the manifest"
-    elif piece.last_index == manifest.end.index and manifest.end.record_sha256 != (
-        hashlib.sha256(last_record(batch)).hexdigest()
-    ):
+    elif piece.last_record_sha256 != hashlib.sha256(last_record(batch)).hexdigest():
         what = "its last record is not the one in the manifest"
-    what = what or piece.difference(first_term, walk.term, walk.chain_crc)
+    elif (first_term, walk.term) != (piece.first_term, piece.last_term):
+        what = (f"its terms are {first_term} to {walk.term}, but the manifest says {piece.first_term} to "
+                f"{piece.last_term}")
+    elif walk.chain_crc != piece.chain_crc:
+        what = "its last chainCrc is not the one in the manifest"
     if what:
         raise _bad(file.path, at, walk.index - 1, what)
 
@@ -185,53 +182,49 @@ def _bad(path: str, offset: int, index: int, what: str) -> StoreError:
     return StoreError(f"{path} at {offset}, entry {index}: {what}", file=path, offset=offset, index=index)
 
 
-def verify_backup(
+def verify_archive(
     disk: Disk, directory: str, *, progress: CopyProgress = no_progress, pace: CopyPace = no_pace
-) -> BackupReport:
+) -> ArchiveReport:
     """
-    Read all of a backup or of an archive, and compare it with its manifest and every record with its
-    checksums.
+    Read all of an archive or a backup, and compare it with its manifest and every record with its checksums.
 
-    @raise DirectoryError: there is neither, or its manifest is not sound.
+    @raise DirectoryError: there is none, or its manifest is not sound.
     @raise StoreError: the manifest cannot be read.
     """
     directory = directory.rstrip("/") or "/"
-    found = read_backup_manifest(disk, directory)
-    if found is not None:
-        return _verified(disk, directory, found, progress, pace)
-    state = _opened_archive(disk, directory, reads_all=True)
-    archive = state.manifest
-    assert archive is not None
-    if archive.pieces:
-        report = _verified(disk, directory, archive.as_backup(), progress, pace)
-    else:
-        report = BackupReport(directory=directory, group=archive.group, group_id=archive.group_id,
-                              taken_s=archive.taken_s, left_over=_left_over(disk, directory, (), ()))
-    behind = _behind(report.left_over, archive.pieces[-1].end_position if archive.pieces else 0)
-    if len(behind) > 1:
+    state = read_archive(disk, directory, reads_all=True)
+    manifest = _sound(state, directory)
+    report = ArchiveReport(
+        directory=directory, begin_index=manifest.begin_index, end_index=manifest.end_index,
+        group=manifest.group, group_id=manifest.group_id, taken_s=manifest.taken_s,
+        left_over=_left_over(disk, directory, state),
+        start_problem=why_no_start(manifest.machine, manifest.group_state, manifest.begin_index,
+                                   manifest.end_index),
+    )
+    _compare(disk, directory, manifest, report, progress, pace)
+    end = manifest.pieces[-1].end_position if manifest.pieces else 0
+    spans = (piece_span(path.removeprefix(f"{directory}/")) for path in report.left_over)
+    after = sorted({span[0] for span in spans if span is not None and span[0] >= end})
+    if len(after) > 1:
         report.findings.append(Finding(
             file=directory, offset=-1, index=-1,
-            sentence=f"{len(behind)} segments lie after the end, entry {archive.end_index}, and no manifest "
-            f"lists them, from {behind[0]} on. A run that is cut short leaves one: all manifests are older "
-            "copies. Put newer ones back, or let dledger archive list them again while a member has them",
+            sentence=f"{len(after)} segments lie after the end, entry {manifest.end_index}, and no manifest "
+            f"lists them, from position {after[0]} on. A run that is cut short leaves one: all manifests are "
+            "older copies. Put newer ones back, or let dledger archive list them again while a member has "
+            "them",
         ))
-    again = f"another copy counts, and ends with entry {archive.end_index}; the next run mends this one"
+    again = f"another copy counts, and ends with entry {manifest.end_index}; the next run mends this one"
     report.findings.extend(
         Finding(file=directory, offset=-1, index=-1, sentence=f"{text}: {again}") for text in state.trouble
     )
     return report
 
 
-def _verified(
-    disk: Disk, directory: str, manifest: BackupManifest, progress: CopyProgress, pace: CopyPace
-) -> BackupReport:
-    report = BackupReport(
-        directory=directory, begin_index=manifest.begin_index, end_index=manifest.end.index,
-        group=manifest.group, group_id=manifest.group_id, taken_s=manifest.taken_s,
-        left_over=_left_over(disk, directory, manifest.pieces, _snapshots_of(manifest)),
-        start_problem=why_no_start(manifest.machine, manifest.group_state, manifest.begin_index,
-                                   manifest.end.index),
-    )
+def _compare(
+    disk: Disk, directory: str, manifest: ArchiveManifest, report: ArchiveReport, progress: CopyProgress,
+    pace: CopyPace,
+) -> None:
+    """Read all listed files; C{report} gets what is found."""
     done, walk, foreign = 0, _begin_of(manifest), dict[str, str]()
     for piece in manifest.pieces:
         read = 0
@@ -240,7 +233,7 @@ def _verified(
                 read += len(batch.records)
                 progress(done + read, manifest.size)
                 pace(len(batch.records))
-                for one in _snapshots_of(manifest):
+                for one in manifest.snapshots:
                     foreign[one.name] = foreign.get(one.name) or why_other_log(one, batch)
         except StoreError as error:
             report.findings.append(_finding(error, f"{directory}/{piece.name}"))
@@ -250,7 +243,7 @@ def _verified(
             report.entries += piece.last_index - piece.first_index + 1
             report.data_bytes += piece.size
         done += piece.size
-    for one in _snapshots_of(manifest):
+    for one in manifest.snapshots:
         try:
             for _ in snapshot_bytes(disk, directory, one, pace):
                 pass
@@ -261,11 +254,6 @@ def _verified(
         else:
             if one.machine:
                 report.snapshots.append(one.index)
-    return report
-
-
-def _snapshots_of(manifest: BackupManifest) -> tuple[KeptSnapshot, ...]:
-    return snapshots_of(manifest.machine, manifest.group_state)
 
 
 def _finding(error: StoreError, path: str) -> Finding:
@@ -274,21 +262,15 @@ def _finding(error: StoreError, path: str) -> Finding:
     return Finding(file=path, offset=offset, index=index, sentence=str(facts["reason"]))
 
 
-def _behind(left_over: Sequence[str], position: int) -> list[str]:
-    """Those files that hold a whole segment from C{position} on."""
-    names = [(path, path.rpartition("/")[2]) for path in left_over]
-    return [path for path, name in names if is_piece_name(name) and int(name.partition("-")[0]) >= position]
-
-
-def _left_over(
-    disk: Disk, directory: str, pieces: Sequence[Piece], snapshots: Sequence[KeptSnapshot]
-) -> list[str]:
-    listed = {piece.name for piece in pieces}
-    try:
-        names = [f"data/{name}" for name in disk.listdir(f"{directory}/data")]
-        folder = f"{directory}/{MACHINE_DIRECTORY}"
-        found = disk.listdir(folder) if disk.exists(folder) else []
-    except OSError:
-        return []  # the files in it are missing, which is said of each
-    unlisted = unlisted_snapshots(found, [one.name for one in snapshots])
-    return [f"{directory}/{name}" for name in (*names, *unlisted) if name not in listed]
+def _left_over(disk: Disk, directory: str, state: ArchiveState) -> list[str]:
+    """Files, also unfinished ones, that no manifest lists."""
+    listed, found = {name for manifest in state.manifests for name in manifest.names()}, []
+    for folder in ("data", MACHINE_DIRECTORY):
+        path = f"{directory}/{folder}"
+        try:
+            names = disk.listdir(path) if disk.exists(path) else []
+        except OSError:
+            continue  # the files in it are missing, which is said of each
+        found += [f"{path}/{name}" for name in names if f"{folder}/{name}" not in listed and (
+            folder == "data" or parsed_snapshot_name(name.removesuffix(PART_SUFFIX)))]
+    return found

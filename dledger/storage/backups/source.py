@@ -1,20 +1,18 @@
-# -*- test-case-name: tests.storage.test_backup,tests.storage.test_archive -*-
-"""
-The member of which a backup or an archive is taken: its directory, and whether its log is the one of the copy
-that is to be continued.
-"""
+# -*- test-case-name: tests.storage.test_archive -*-
+"""The member that is archived: its directory, and whether its log is the one that an archive has."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable
 
 import attrs
 
 from dledger.base.disk.disk import Disk
 from dledger.storage.backups.machine_copy import MachineFiles, group_files
 from dledger.storage.files.reader import LogReader
-from dledger.storage.manifests.backup_manifest import BackupEnd
+from dledger.storage.manifests.archive_manifest import ArchiveEnd, ArchiveManifest
 from dledger.storage.manifests.kept_snapshot import KeptMachine
 from dledger.storage.start.identity import IDENTITY_NAME, read_identity
 from dledger.values.errors import DirectoryError, StoreError
@@ -22,13 +20,29 @@ from protocols.wire.checksums import crc32
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE
 
+#: Bytes that are read, checked and written at a time, if a record is not longer.
+RUN_BYTES = 1024 * 1024
+
+#: Reported the bytes that are done and those to do.
+CopyProgress = Callable[[int, int], None]
+#: Called with each number of bytes read; may wait, so that the rate stays bounded.
+CopyPace = Callable[[int], None]
+
+
+def no_progress(done: int, total: int) -> None:
+    """Inform nobody."""
+
+
+def no_pace(count: int) -> None:
+    """Do not wait."""
+
 
 @attrs.frozen(kw_only=True)
-class BackupSource:
+class ArchiveSource:
     """
     A member's directory.
 
-    @ivar reader: as it was found now; entries that commit later are of the next backup.
+    @ivar reader: as it was found now; entries that commit later are of the next run.
     @ivar group, group_id, member_id: empty where the directory does not say.
     @ivar machine: the snapshots of its state machine; None if it has never run one.
     @ivar group_state: those of the state of the group; None if it is not one of ours.
@@ -60,7 +74,7 @@ class BackupSource:
     @classmethod
     def open(
         cls, disk: Disk, path: str, *, data_path: str = "", may_be_empty: bool = False
-    ) -> BackupSource:
+    ) -> ArchiveSource:
         """
         @param path: C{<store_base_dir>/dledger-<self_id>}.
         @param data_path: directory of the data files; empty: C{<path>/data}.
@@ -96,45 +110,40 @@ class BackupSource:
                    group_state=group_state)
 
 
-def check_same_group(
-    source: BackupSource, group: str, group_id: str, data_file_size: int, directory: str, kind: str
-) -> None:
+def check_same_group(source: ArchiveSource, manifest: ArchiveManifest, directory: str) -> None:
     """
-    @param kind: of what is in C{directory}, with its article.
+    @param manifest: of the archive at C{directory}.
     @raise DirectoryError: it is of another group than C{source}, or of data files of another size.
     """
-    reader, kept = source.reader, _kept(directory, kind)
+    reader, kept = source.reader, _kept(directory)
     for what, ours, theirs in (
-        ("group", source.group, group), ("the group with the id", source.group_id, group_id)
+        ("group", source.group, manifest.group),
+        ("the group with the id", source.group_id, manifest.group_id),
     ):
         if ours and theirs and ours != theirs:
-            raise DirectoryError(f"{directory} is {kind} of {what} {theirs}, but {reader.path} is of "
+            raise DirectoryError(f"{directory} is an archive of {what} {theirs}, but {reader.path} is of "
                                  f"{ours}: {kept}")
-    if reader.data_file_size != data_file_size:
-        raise DirectoryError(f"{directory} is {kind} of data files of {data_file_size} bytes, but "
-                             f"those of {reader.path} have {reader.data_file_size}: {kept}")
+    if reader.data_file_size != manifest.data_file_size:
+        raise DirectoryError(f"{directory} is an archive of data files of {manifest.data_file_size} bytes, "
+                             f"but those of {reader.path} have {reader.data_file_size}: {kept}")
 
 
-def check_same_end(
-    source: BackupSource, end: BackupEnd, directory: str, kind: str, *, may_adjoin: bool = False,
-    group_id: str = "",
-) -> None:
+def check_same_end(source: ArchiveSource, end: ArchiveEnd, directory: str, group_id: str) -> None:
     """
-    @param end: of what is in C{directory}.
-    @param kind: of what that is, with its article.
-    @param may_adjoin: the log may begin with the very entry after C{end}, if that one provably continues.
-    @param group_id: of what is in C{directory}; empty if it is not known.
-    @raise DirectoryError: C{source} does not hold the entry of C{end}.
-    @raise StoreError: it cannot be read.
+    @param end: of the archive at C{directory}. The log of C{source} holds its entry, or begins with the very
+        entry after it, which provably continues from it.
+    @param group_id: of the archive; empty if it is not known.
+    @raise DirectoryError: neither is so.
+    @raise StoreError: the log cannot be read.
     """
-    reader, kept = source.reader, _kept(directory, kind)
+    reader, kept = source.reader, _kept(directory)
     if reader.end_index < end.index:
         raise DirectoryError(
             f"{directory} ends with entry {end.index}, but {reader.path} with entry {reader.end_index}: this "
-            f"member is behind, or has another history. {directory} stays as it is. Wait, or "
-            + ("back up another member" if kind == "a backup" else "name another member")
+            f"member is behind, or has another history. {directory} stays as it is. Wait, or name another "
+            "member"
         )
-    if may_adjoin and reader.begin_index == end.index + 1:
+    if reader.begin_index == end.index + 1:
         _check_adjoining(source, end, directory, kept, is_same_group=bool(group_id and source.group_id))
         return
     if reader.begin_index > end.index:
@@ -148,13 +157,12 @@ def check_same_end(
                              f"two have different histories. {kept}")
 
 
-def _kept(directory: str, kind: str) -> str:
-    word = kind.rpartition(" ")[2]
-    return f"{directory} stays as it is. Take this {word} to another directory"
+def _kept(directory: str) -> str:
+    return f"{directory} stays as it is. Name another target"
 
 
 def _check_adjoining(
-    source: BackupSource, end: BackupEnd, directory: str, kept: str, *, is_same_group: bool
+    source: ArchiveSource, end: ArchiveEnd, directory: str, kept: str, *, is_same_group: bool
 ) -> None:
     """The entry of C{end} has expired; the checksum of the next record covers that of the record before."""
     reader = source.reader
@@ -176,11 +184,11 @@ def _check_adjoining(
         )
 
 
-def end_of(batch: EntryBatch, record: bytes) -> BackupEnd:
+def end_of(batch: EntryBatch, record: bytes) -> ArchiveEnd:
     """The end of a log. @param record: the last one of C{batch}."""
     _, size, index, term, position, _, chain_crc, _, _ = ENTRY_HEADER.unpack_from(record)
     assert (index, size) == (batch.last_index, len(record))
-    return BackupEnd(index=index, term=term, position=position + size, chain_crc=chain_crc,
+    return ArchiveEnd(index=index, term=term, position=position + size, chain_crc=chain_crc,
                      record_sha256=hashlib.sha256(record).hexdigest())
 
 
@@ -192,7 +200,7 @@ def last_record(batch: EntryBatch) -> bytes:
     return batch.records[at:]
 
 
-def check_begin(source: BackupSource, batch: EntryBatch) -> None:
+def check_begin(source: ArchiveSource, batch: EntryBatch) -> None:
     """
     The first record of a log whose beginning has expired continues from nothing; the mark knows it.
 
