@@ -137,7 +137,7 @@ UNIT_OTHERS = "others"
 UNIT_PROGRAMS: Mapping[str, tuple[str, ...]] = {
     "groups": ("tests.sim",),
     "brokers": tuple(f"tests.sim.test_{name}" for name in (
-        "pairs", "group_traffic", "raft_clients", "raft_brokers", "bad_pages", "keeper", "ha", "exams",
+        "pairs", "group_traffic", "raft_clients", "bad_pages", "keeper", "replicated_logs", "exams",
         "slips",
     )),
     "crashes": tuple(f"tests.sim.test_{name}" for name in (

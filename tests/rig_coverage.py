@@ -13,7 +13,6 @@ of all that can be played, not of thirty draws. The context of a line is the rig
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import io
 from collections.abc import Callable, Mapping
@@ -40,23 +39,10 @@ def _pairs(seed: int) -> None:
     run_pair_schedule(seed)
 
 
-def _logs(seed: int) -> None:
-    from dledger.testing.brokers.schedule import run_ha_schedule
+def _raft(seed: int) -> None:
+    from dledger.testing.raft_brokers.schedule import run_raft_schedule
 
-    run_ha_schedule(seed)
-
-
-def _raft_brokers(seed: int) -> None:
-    from dledger.testing.raft_brokers.schedule import run_seed
-
-    with contextlib.suppress(AssertionError):
-        run_seed(seed)
-
-
-def _raft_clients(seed: int) -> None:
-    from dledger.testing.raft_brokers.client_schedule import run_raft_clients
-
-    run_raft_clients(seed)
+    run_raft_schedule(seed)
 
 
 def _crashes(seed: int) -> None:
@@ -68,8 +54,7 @@ def _crashes(seed: int) -> None:
 
 #: By the name in the table: plays the schedule of a seed.
 RIGS: Mapping[str, Callable[[int], None]] = {
-    "group": _group, "pairs": _pairs, "logs": _logs, "raft brokers": _raft_brokers,
-    "raft clients": _raft_clients, "crashes": _crashes,
+    "group": _group, "pairs": _pairs, "raft": _raft, "crashes": _crashes,
 }
 
 
@@ -109,13 +94,14 @@ def _crash_kinds() -> list[Callable[[], object]]:
 
 def _pair_kinds() -> list[Callable[[], object]]:
     """
-    Old files, disks that cannot read, and the stories of groups, which not every seed draws; slaves that
-    become masters.
+    Pairs without clients; old files, disks that cannot read, and the stories of groups, which not every seed
+    draws; slaves that become masters.
     """
     from dledger.testing.brokers.pair_schedule import PairFocus, run_pair_schedule
 
     focuses = (
-        PairFocus(ages=True, slaves=2), PairFocus(faults=("spoil_queue", "read_error", "kill"), pace_s=0.7),
+        *[PairFocus(bare=True)] * 8, PairFocus(ages=True, slaves=2),
+        PairFocus(faults=("spoil_queue", "read_error", "kill"), pace_s=0.7),
         PairFocus(faults=("promote", "age", "kill", "fill_disk"), slaves=2, pace_s=1.0),
         PairFocus(faults=("spoil_log", "cut_client", "spoil_log"), pace_s=1.0),
         PairFocus(faults=("spoil_log", "spoil_queue", "kill", "lose_power"), pace_s=0.7),
@@ -127,9 +113,9 @@ def _pair_kinds() -> list[Callable[[], object]]:
     return [functools.partial(run_pair_schedule, seed, focus=focus) for seed, focus in enumerate(focuses, 1)]
 
 
-def _raft_client_kinds() -> list[Callable[[], object]]:
+def _raft_kinds() -> list[Callable[[], object]]:
     """As L{_pair_kinds}, of groups on raft logs."""
-    from dledger.testing.raft_brokers.client_schedule import run_raft_clients
+    from dledger.testing.raft_brokers.schedule import run_raft_schedule
 
     kinds = (
         (("spoil_queue", "read_error", "kill"), False), (("age", "hand_over", "cut_off", "fill_disk"), False),
@@ -140,13 +126,13 @@ def _raft_client_kinds() -> list[Callable[[], object]]:
         (("fail_start", "stop", "stop"), False),
         (("lose_files", "lose_files", "hand_over_in_vain"), False),
     )
-    return [functools.partial(run_raft_clients, seed, faults=faults, groups=groups)
+    return [functools.partial(run_raft_schedule, seed, faults=faults, groups=groups)
             for seed, (faults, groups) in enumerate(kinds, 1)]
 
 
 #: By the name of a rig: makes the plays of all its kinds, one each. A rig that is not here has one kind.
 KINDS: dict[str, Callable[[], list[Callable[[], object]]]] = {
-    "group": _group_kinds, "pairs": _pair_kinds, "raft clients": _raft_client_kinds,
+    "group": _group_kinds, "pairs": _pair_kinds, "raft": _raft_kinds,
     "crashes": _crash_kinds,
 }
 

@@ -21,7 +21,7 @@ from dledger.testing.brokers.parts.asking import ClientMachine
 from dledger.testing.group.checks.sim_machines import is_refused
 from dledger.testing.group.clients import Load, SimClient
 from dledger.testing.group.members.cluster import SECOND_US, GroupOptions, SimCluster
-from dledger.testing.raft_brokers.client_schedule import RaftClientsWorld
+from dledger.testing.raft_brokers.schedule import RaftWorld
 from dledger.values.ledger.membership import PROMOTE
 from protocols.wire.remoting import RemotingCommand
 from tests.broker.popping.rig import PopCase, pop_of
@@ -123,7 +123,7 @@ def put() -> Calls:
 
 def raft_put() -> Calls:
     """A message to the master of three brokers on a raft log."""
-    world = RaftClientsWorld(RAFT_SEED, faults=("nothing",))
+    world = RaftWorld(RAFT_SEED, faults=("nothing",))
 
     def master() -> str:
         return next(

@@ -78,10 +78,8 @@ class Mutant:
 
     @ivar says: what is wrong, in a sentence.
     @ivar settings, faults, load, group, pace_s, readers: see L{dledger.testing.group.schedule.Focus}.
-    @ivar is_ha: a mutant of master/slave replication; settings and faults are those of
-        L{dledger.testing.brokers.schedule.HAFocus}.
-    @ivar is_pair: a mutant of whole brokers with their clients; faults, and the role among the settings, are
-        those of L{dledger.testing.brokers.pair_schedule.PairFocus}.
+    @ivar is_pair: a mutant of masters and slaves; faults and settings are those of
+        L{dledger.testing.brokers.pair_schedule.PairFocus}.
     @ivar is_raft: a mutant of brokers on raft logs with the same clients.
     @ivar script: name of the scenario that fails, instead of schedules.
     @ivar test: name of the unit test that fails, instead of schedules.
@@ -98,7 +96,6 @@ class Mutant:
     group: Mapping[str, object] = attrs.Factory(dict)
     pace_s: float = 0.0
     readers: Mapping[str, object] | None = None
-    is_ha: bool = False
     is_pair: bool = False
     is_raft: bool = False
     script: str = ""
@@ -385,7 +382,7 @@ _CONNECTIONS = (
 )
 
 _HA = tuple(
-    Mutant(name, says, patches, settings=settings, faults=faults, is_ha=True)
+    Mutant(name, says, patches, settings={"bare": True, "settings": settings}, faults=faults, is_pair=True)
     for name, says, patches, settings, faults in HA_MUTANTS
 )
 

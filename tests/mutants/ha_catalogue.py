@@ -2,7 +2,7 @@
 """
 Mutants of master/slave replication, as rows: name, what is wrong, patches, settings, faults.
 
-Settings and faults are those of L{dledger.testing.brokers.schedule.HAFocus}.
+Their schedules have no clients: settings are those of L{dledger.testing.brokers.replicated_logs.BareOptions}.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Row: TypeAlias = tuple[str, str, tuple[Patch, ...], Mapping[str, object], tuple[
 SYNC = {"broker_role": "SYNC_MASTER", "flush_disk_type": "ASYNC_FLUSH", "sync_rule": "any_slave"}
 TWO_SLAVES = {"broker_role": "SYNC_MASTER", "flush_disk_type": "ASYNC_FLUSH", "sync_rule": "in_sync_replicas",
               "in_sync_replicas": 3, "min_in_sync_replicas": 1, "enable_auto_in_sync_replicas": False}
-POWER = ("power_master", "power_slave", "lose_power_in_write")
+POWER = ("lose_power", "lose_power_in_write")
 
 HA_MUTANTS: tuple[Row, ...] = (
     ("ha-any-report-believed", "a report beyond a slave's possible end counts as an acknowledgement", (
@@ -46,7 +46,7 @@ HA_MUTANTS: tuple[Row, ...] = (
               "proved = offset"),
     ), {"master": {**SYNC, "ha_transfer_flushed_only": False, "ha_flush_interval": 2000},
         "slave": {"ha_verify_size": 1, "ha_verify_size_at_start": 1}, "put_us": 60_000, "slaves": 1,
-        "body_max": 20, "pace_s": 0.7}, ("power_master", "stray")),
+        "body_max": 20, "pace_s": 0.7}, ("lose_power", "stray")),
     ("ha-not-compared", "a slave takes its bytes for its master's without comparing", (
         Patch(FOLLOWER, "                self._compare(offset, data[:held])\n", "                pass\n"),
     ), {"master": {"ha_transfer_flushed_only": False}}, POWER),
@@ -62,24 +62,24 @@ HA_MUTANTS: tuple[Row, ...] = (
     ), {"master": {"ha_transfer_flushed_only": False}}, (*POWER, "empty_master")),
     ("ha-takes-rot", "a slave stores a body without its checksum", (
         Patch(LOG, "        bodies.feed(data)\n", ""),
-    ), {"slave": {"ha_full_history": True}}, ("flip_master", "kill_slave", "break", "cut_brokers")),
+    ), {"slave": {"ha_full_history": True}}, ("flip_master", "kill", "break", "cut_brokers")),
     ("ha-rot-wins", "a slave gives up its sound bytes for a master's that are not", (
         Patch(FOLLOWER, "if not master_problem and self._was_never_reported(common_end, our_problem):",
               "if self._was_never_reported(common_end, our_problem) or master_problem:"),
     ), {"master": {"ha_transfer_flushed_only": False}},
-     ("flip_master", "kill_slave", "break", "cut_brokers")),
+     ("flip_master", "kill", "break", "cut_brokers")),
     ("ha-mended-in-the-cache", "a mended record is not brought to stable storage", (
         Patch(MENDING, "await self._run_in_thread(lambda: segments.sync_file(offset))", "pass"),
-    ), {"master": {"flush_disk_type": "SYNC_FLUSH"}}, ("flip_master", "power_master")),
+    ), {"master": {"flush_disk_type": "SYNC_FLUSH"}}, ("flip_master", "lose_power")),
     ("ha-reports-all-it-holds", "a slave reports bytes that it has not compared yet", (
         Patch(FOLLOWER, "held = min(held, self.log.end_offset)", "held = self.log.end_offset"),
-    ), {"master": {**SYNC, "ha_transfer_flushed_only": False}}, ("power_master", "kill_slave")),
+    ), {"master": {**SYNC, "ha_transfer_flushed_only": False}}, ("lose_power", "kill")),
     ("ha-reports-unflushed", "a slave with SYNC_FLUSH reports bytes in its page cache", (
         Patch(FOLLOWER, "            held = min(held, self.log.flushed_offset)\n", "            pass\n"),
     ), {"master": SYNC, "slave": {"flush_disk_type": "SYNC_FLUSH"}}, POWER),
     ("ha-ships-unflushed", "a master that must ship flushed bytes only ships everything", (
         Patch(MASTER, "if self._config.ha_transfer_flushed_only:", "if False:"),
-    ), {"master": {"ha_transfer_flushed_only": True, "ha_flush_interval": 1000}}, ("power_master",)),
+    ), {"master": {"ha_transfer_flushed_only": True, "ha_flush_interval": 1000}}, ("lose_power",)),
     ("ha-one-slave-twice", "two connections of one slave count as two slaves", (
         Patch(ACKS, "if count < self._slaves_per_host:", "if True:"),
     ), {"master": TWO_SLAVES, "slaves": 2}, ("half_open", "cut_brokers", "slow_links")),

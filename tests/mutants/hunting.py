@@ -143,8 +143,6 @@ def _search_of(mutant: Mutant) -> str:
 
 def _runs_of(mutant: Mutant) -> Callable[[Mutant], Callable[[int], str]]:
     """Makes the player of schedules in which a mutant is noticed."""
-    if mutant.is_ha:
-        return _ha_run_of
     if mutant.is_pair:
         return _pair_run_of
     return _raft_run_of if mutant.is_raft else _run_of
@@ -160,15 +158,6 @@ def _run_of(mutant: Mutant) -> Callable[[int], str]:
     return lambda seed: run_schedule(seed, focus=focus, seconds=40).failure
 
 
-def _ha_run_of(mutant: Mutant) -> Callable[[int], str]:
-    from dledger.testing.brokers.schedule import HAFocus, run_ha_schedule
-    from dledger.testing.world.bugs import be_quiet
-
-    be_quiet()
-    focus = HAFocus(settings=mutant.settings, faults=mutant.faults, pace_s=mutant.pace_s)
-    return lambda seed: run_ha_schedule(seed, focus=focus).failure
-
-
 def _pair_run_of(mutant: Mutant) -> Callable[[int], str]:
     from dledger.testing.brokers.pair_schedule import PairFocus, run_pair_schedule
     from dledger.testing.world.bugs import be_quiet
@@ -179,11 +168,11 @@ def _pair_run_of(mutant: Mutant) -> Callable[[int], str]:
 
 
 def _raft_run_of(mutant: Mutant) -> Callable[[int], str]:
-    from dledger.testing.raft_brokers.client_schedule import run_raft_clients
+    from dledger.testing.raft_brokers.schedule import run_raft_schedule
     from dledger.testing.world.bugs import be_quiet
 
     be_quiet()
-    return lambda seed: run_raft_clients(seed, faults=mutant.faults).failure
+    return lambda seed: run_raft_schedule(seed, faults=mutant.faults).failure
 
 
 def enter(folder: str, longest_s: int) -> None:

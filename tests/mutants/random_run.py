@@ -77,34 +77,16 @@ class Outcome(Protocol):
         """Empty if it passed."""
 
 
-@attrs.frozen
-class _Ended:
-    failure: str = ""
-
-
-def run_raft_brokers(seed: int) -> Outcome:
-    """A schedule of brokers on raft logs; it raises what is wrong."""
-    from dledger.testing.raft_brokers.schedule import run_seed
-
-    try:
-        run_seed(seed)
-    except AssertionError as error:
-        return _Ended(str(error) or "an assertion failed")
-    return _Ended()
-
-
 def schedules_of(module: str) -> list[Callable[[int], Outcome]]:
     """The rigs that run a module, by whole schedules; they take turns."""
     if module.startswith("dledger.rocketmq"):
         from dledger.testing.brokers.pair_schedule import run_pair_schedule
-        from dledger.testing.brokers.schedule import run_ha_schedule
 
-        is_replication = module.startswith("dledger.rocketmq.replication.")
-        return [run_pair_schedule, run_ha_schedule] if is_replication else [run_pair_schedule]
+        return [run_pair_schedule]
     if module.startswith("dledger.raft_broker"):
-        from dledger.testing.raft_brokers.client_schedule import run_raft_clients
+        from dledger.testing.raft_brokers.schedule import run_raft_schedule
 
-        return [run_raft_brokers, run_raft_clients]
+        return [run_raft_schedule]
     from dledger.testing.group.focuses import run_drawn_schedule
 
     return [run_drawn_schedule]

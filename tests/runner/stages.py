@@ -110,7 +110,7 @@ def _unit(suites: Sequence[str], *, budget_s: int) -> Stage:
 
 def _simulated(*within_s: int, budget_s: int, joins: bool = False) -> list[Stage]:
     """
-    Groups, the logs of masters and slaves, and whole masters and slaves with their clients.
+    Groups, masters and slaves, and brokers on raft logs.
 
     @param within_s: seconds of the processor for each of the three.
     """
@@ -121,20 +121,10 @@ def _simulated(*within_s: int, budget_s: int, joins: bool = False) -> list[Stage
                                str(seconds), "--at-least", str(at_least)))
         for seconds, (name, words, at_least) in zip(within_s, (
             ("sim", ("dledger.testing", "--corpus", "tests/sim/schedules.txt", "--read-only"), 40),
-            ("sim-ha", ("dledger.testing.brokers", "--logs"), 40),
-            ("sim-pairs", ("dledger.testing.brokers",), 10),
+            ("sim-pairs", ("dledger.testing.brokers",), 25),
+            ("sim-raft", ("dledger.testing.raft_brokers",), 10),
         ), strict=True)
     ]
-
-
-def _simulated_raft_brokers(*, within_s: int, budget_s: int) -> Stage:
-    """Groups of brokers on raft logs with the clients of masters and slaves."""
-    return Stage(
-        name="sim-raft", budget_s=budget_s, read=read_total(SCHEDULES), counts="schedules",
-        again=again_of_lines,
-        command=_program("dledger.testing.raft_brokers", "--clients", "--seeds", "1..1000", "--jobs", "2",
-                         "--within", str(within_s), "--at-least", "10"),
-    )
 
 
 def _damaged(*words: str, budget_s: int) -> list[Stage]:
@@ -173,7 +163,7 @@ def quick_stages(suites: Sequence[str] = ()) -> list[Stage]:
         *_damaged("--within", "20", budget_s=30),
         *(_lanes(name, "--quick", budget_s=budget_s) for name, budget_s in budgets),
         # Brokers of Java's mostly wait for each other.
-        *_simulated(60, 20, 60, budget_s=120, joins=True),
+        *_simulated(60, 50, 30, budget_s=120, joins=True),
     ]
 
 
@@ -198,5 +188,4 @@ def all_stages(suites: Sequence[str] = ()) -> list[Stage]:
         Stage(name="interop", command=_program("tests.interop"), budget_s=1400, read=read_total(SUMMARY),
               counts="tests"),
         *_simulated(600, 600, 600, budget_s=310),
-        _simulated_raft_brokers(within_s=600, budget_s=310),
     ]

@@ -8,7 +8,7 @@ import random
 from dledger.testing.brokers.pair_schedule import PairFocus, run_pair_schedule
 from dledger.testing.brokers.parts.accounts import ACKED, PLAIN, ProducedMessage, TrafficRecord
 from dledger.testing.brokers.parts.bad_pages import BadPages
-from dledger.testing.raft_brokers.client_schedule import run_raft_clients
+from dledger.testing.raft_brokers.schedule import run_raft_schedule
 from dledger.testing.world.host import MachineDisk
 from dledger.testing.world.platter import PAGE_BYTES
 from tests.broker.support import config_of, message, open_log
@@ -33,7 +33,7 @@ class ScheduleTests(PairCase):
     def test_a_raft_group_that_found_bugs(self) -> None:
         """A start that took unreadable bytes for a blank."""
         faults = ("spoil_log", "spoil_log", "kill", "hand_over", "lose_power", "cut_off", "spoil_queue")
-        self.assertEqual(run_raft_clients(406, faults=faults).failure, "")  # its first entry cannot be read
+        self.assertEqual(run_raft_schedule(406, faults=faults).failure, "")  # its first entry cannot be read
 
 
 class BadPageTests(PairCase):

@@ -18,7 +18,7 @@ from dledger.testing.brokers.group_traffic import (
     plain_message,
 )
 from dledger.testing.brokers.pair_schedule import PairFocus, PairWorld, run_pair_schedule
-from dledger.testing.raft_brokers.client_schedule import run_raft_clients
+from dledger.testing.raft_brokers.schedule import run_raft_schedule
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.message import Message, encode_properties
 from tests.sim.test_pairs import PairCase, calm_world
@@ -33,7 +33,7 @@ class GroupTrafficTests(PairCase):
         """Of pairs and of a group on a raft log, with faults."""
         focus = PairFocus(faults=("kill", "cut_client"), groups=True, pace_s=1.5)
         self.assertEqual(run_pair_schedule(1, focus=focus).failure, "")
-        self.assertEqual(run_raft_clients(1, faults=("kill", "hand_over"), groups=True).failure, "")
+        self.assertEqual(run_raft_schedule(1, faults=("kill", "hand_over"), groups=True).failure, "")
 
 
 class BrokenTests(PairCase):

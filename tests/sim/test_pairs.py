@@ -141,7 +141,7 @@ class ScheduleTests(PairCase):
             bad = CliRunner().invoke(main, arguments)
         self.assertEqual(bad.exit_code, 1)
         self.assertIn("seed 5 FAILED: B6: made up", bad.output)
-        self.assertIn("python -m dledger.testing.brokers --schedules 1 --seed 5 --trace", bad.output)
+        self.assertIn("python -m dledger.testing.brokers --bare --schedules 1 --seed 5 --trace", bad.output)
         with mock.patch.object(PairWorld, "run"):
             good = CliRunner().invoke(main, ["--schedules", "2", "--jobs", "1"])
         self.assertEqual(good.exit_code, 0, good.output)

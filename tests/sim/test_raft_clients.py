@@ -3,28 +3,54 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import attrs
+from twisted.internet.defer import succeed
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.raft_broker.raft_log import RaftLog
+from dledger.raft_broker.replication import RaftReplication
+from dledger.raft_broker.stamps import MessageStamps
+from dledger.testing.brokers.admin_traffic import KEPT
 from dledger.testing.brokers.pair_schedule import PairFocus, run_pair_schedule
-from dledger.testing.brokers.parts.accounts import PairBroken
-from dledger.testing.raft_brokers.client_schedule import RaftClientsWorld, run_raft_clients
+from dledger.testing.brokers.parts.accounts import (
+    DELAYED,
+    PLAIN,
+    REFUSED,
+    PairBroken,
+)
+from dledger.testing.brokers.parts.states import records_of
 from dledger.testing.raft_brokers.kept_offsets import KeptOffsets
+from dledger.testing.raft_brokers.schedule import RaftWorld, check_once, run_raft_schedule
 
 KEY = ("G", "T1", 0)
+#: Those that mutants of a group do not survive.
+FAULTS = ("kill", "kill", "cut_off", "hand_over", "kill_in_write", "kill_after_mark", "end_in_changes")
 
 
-class RaftClientsTests(SynchronousTestCase):
-    """Sound code, and the bugs that the schedules found."""
+class RaftCase(SynchronousTestCase):
+    """What dying processes log is no failure of a test: the rig itself hears of bugs."""
 
     def tearDown(self) -> None:
         self.flushLoggedErrors()
 
+    def assertBroken(self, number: int, call: Any, *arguments: Any) -> None:
+        """C{call} finds that promise broken."""
+        error = self.assertRaises(PairBroken, call, *arguments)
+        self.assertTrue(str(error).startswith(f"B{number}: "), str(error))
+
+
+class RaftClientsTests(RaftCase):
+    """Sound code, and the bugs that the schedules found."""
+
     def test_seeds_that_found_bugs(self) -> None:
         """Resets, first check points, topics that were not committed or begin too early."""
-        outcomes = [run_raft_clients(seed) for seed in (41, 160)]
+        outcomes = [run_raft_schedule(seed) for seed in (41, 160)]
         self.assertEqual([one.failure for one in outcomes], ["", ""])
         self.assertGreater(sum(one.masters for one in outcomes), 3)
-        self.assertEqual(run_raft_clients(41), outcomes[0])
+        self.assertGreater(sum(one.changes for one in outcomes), 20)
+        self.assertEqual(run_raft_schedule(41), outcomes[0])
 
     def test_several_slaves_with_old_files(self) -> None:
         """A master with three slaves whose files grow old, and promotions."""
@@ -35,7 +61,7 @@ class RaftClientsTests(SynchronousTestCase):
 
     def test_young_files_stay(self) -> None:
         """B21: a log that begins after the files that were old enough."""
-        world = RaftClientsWorld(1, faults=("nothing",))
+        world = RaftWorld(1, faults=("nothing",))
         with world.bugs.listening():
             for machine in world.machines.values():
                 world.clock.after(1, machine.start)
@@ -47,6 +73,125 @@ class RaftClientsTests(SynchronousTestCase):
         machine.may_fail = True
         world.old_files.check(machine, machines)
 
+
+class MutantTests(RaftCase):
+    """Broken code: some schedule notices it."""
+
+    def assertNoticed(self) -> None:
+        """A promise is broken. A change of the product draws other schedules for a seed."""
+        self.assertTrue(any(run_raft_schedule(seed, faults=FAULTS).failure for seed in range(1, 20)))
+
+    def test_queues_stay_open(self) -> None:
+        """Queue offsets are given out by one who leads no more."""
+        self.patch(MessageStamps, "close", lambda self: None)
+        self.assertNoticed()
+
+    def test_offsets_kept(self) -> None:
+        """Queue offsets are not taken from the queues when leadership is gained."""
+        opened = MessageStamps.open
+
+        def kept(stamps: MessageStamps, queue_offsets: Any) -> None:
+            opened(stamps, {**queue_offsets, **stamps.queue_offsets})
+
+        self.patch(MessageStamps, "open", kept)
+        self.assertNoticed()
+
+    def test_uncommitted_shown(self) -> None:
+        """What is not committed is dispatched."""
+        self.patch(RaftLog, "committed", _all_is_committed)
+        self.assertNoticed()
+
+    def test_master_too_early(self) -> None:
+        """A leader does not wait until all is committed and dispatched."""
+        self.patch(RaftReplication, "_may_be_master", lambda self: self._store.is_ready)
+        self.assertNoticed()
+
+    def test_settled_too_early(self) -> None:
+        """A change of metadata is acknowledged before it is committed."""
+        self.patch(RaftReplication, "settled", lambda self: succeed(self.metadata.settled() and None))
+        self.assertNoticed()
+
+    def test_metadata_not_applied(self) -> None:
+        """Metadata in the log are not applied."""
+        self.patch(RaftReplication, "metadata_logged", lambda self, *where, is_kept: None)
+        self.assertNoticed()
+
+
+_COMMITTED = RaftLog.committed
+
+
+def _all_is_committed(log: RaftLog, committed_index: int) -> bool:
+    return _COMMITTED(log, log._ledger.ledger_end_index)
+
+
+class ChecksTests(RaftCase):
+    """B20, B26 and B29, broken by hand in a calm world."""
+
+    def setUp(self) -> None:
+        self.world = world = RaftWorld(1, faults=("nothing",))
+        for machine in world.machines.values():
+            world.clock.after(1, machine.start)
+        world.traffic.begin()
+        world.clock.after(1, world._watch)
+        world.clock.run_until(8_000_000)
+        self.name = world.master_machine.name
+        parts = world.master_machine.parts
+        assert parts is not None
+        self.parts = parts
+
+    def test_b20(self) -> None:
+        """A message at another place, one that was refused, one that is there twice, and a gap."""
+        world, records = self.world, list(records_of(self.parts))
+        places = {record.physical_offset: record for record in records}
+        sent = [one for one in world.accounts.needed(frozenset(KEPT)) if one.kind == PLAIN]
+        self.assertGreater(len(sent), 3)
+        for one in sent:
+            world._check_place("m", one, places)
+        known = world.accounts.sent
+        check_once("m", known, records)
+        self.assertBroken(20, check_once, "m", known, [*records, *records[-1:]])
+        twice = next(one for one in records if one.keys == (sent[0].key,) and one.topic == sent[0].topic)
+        ends = [one for one in records if one.topic == twice.topic and one.queue_id == twice.queue_id]
+        again = attrs.evolve(twice, queue_offset=ends[-1].queue_offset + 1)
+        self.assertBroken(20, check_once, "m", known, [*records, again])
+        sent[0].kind = DELAYED  # its leader may not know that it has put it into its queue
+        check_once("m", known, [*records, again])
+        self.assertBroken(20, check_once, "m", known, [attrs.evolve(again, queue_offset=2), again])
+        sent[1].outcome = REFUSED
+        self.assertBroken(20, check_once, "m", known, records)
+        sent[2].queue_offset += 1
+        self.assertBroken(20, world._check_place, "m", sent[2], places)
+
+    def test_b29(self) -> None:
+        """What was acknowledged is missing, and what was deleted is there."""
+        facts, metadata = self.world.facts, self.parts.metadata
+        for _ in range(40):
+            self.world._change(self.world.master_machine)
+        self.world.clock.run_until(10_000_000)
+        self.assertGreater(facts.judged, 30)
+        facts.check("m", metadata)
+        self.assertEqual(
+            {table for table, _ in facts.known}, {"topics", "groups", "consumerOffsets", "delayOffsets"}
+        )
+        known = dict(facts.known)
+        for key in (*known, ("topics", "another"), ("groups", "another"), ("consumerOffsets", "another")):
+            facts.known[key] = 1 << 40
+            self.assertBroken(29, facts.check, "m", metadata)
+            facts.known = dict(known)
+        for key in (key for key in known if key[0] in ("topics", "groups")):
+            facts.deleted.add(key)
+            self.assertBroken(29, facts.check, "m", metadata)
+            facts.deleted.discard(key)
+        facts.check("m", metadata)
+
+    def test_acknowledged_before_the_log_has_it(self) -> None:
+        """A change that is acknowledged has a record of the same term, or lies in a range of one."""
+        world = self.world
+        world.acknowledged(self.parts, "topics", KEPT[0])
+        world.acknowledged(self.parts, "groups", "of nobody")  # in a range: there is none
+        world.bugs.notify()
+        world.acknowledged(self.parts, "consumerOffsets", "of nobody")
+        self.assertBroken(26, world.bugs.notify)
 
 class KeptOffsetsTests(SynchronousTestCase):
     """B19, broken by hand."""

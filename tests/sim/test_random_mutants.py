@@ -75,12 +75,12 @@ class SitesTests(SynchronousTestCase):
         self.assertEqual(splices[2].key, "m:Queue.take: count <= LIMIT -> (count < LIMIT)")
 
     def test_rigs(self) -> None:
-        """Modules of brokers are judged by whole pairs; those of replication by its own rig, too."""
+        """Modules of brokers are judged by whole pairs."""
         played = set()
         for module, rigs in (
             ("dledger.rocketmq.broker.consuming.popping.acks", ["run_pair_schedule"]),
-            ("dledger.rocketmq.replication.acks", ["run_pair_schedule", "run_ha_schedule"]),
-            ("dledger.raft_broker.marks", ["run_raft_brokers", "run_raft_clients"]),
+            ("dledger.rocketmq.replication.acks", ["run_pair_schedule"]),
+            ("dledger.raft_broker.marks", ["run_raft_schedule"]),
             ("dledger.core.replica", ["run_drawn_schedule"]),
         ):
             found = schedules_of(module)

@@ -29,6 +29,8 @@ from dledger.values.errors import StoreError
 
 #: Simulated seconds with faults, and after them at most until all is delivered and equal.
 FAULTS_S, SETTLE_S = 25, 90
+#: With faults, if there are no clients.
+BARE_S = 16
 #: The machine of a client that borrows a queue.
 BORROWER = "10.0.1.11"
 
@@ -67,10 +69,12 @@ class ClientWorld(PairFaults):
     @ivar traffic: all clients; a subclass makes them with L{clients_of}.
     @ivar bad_logs: pages of logs that cannot be read.
     @ivar has_copies: there are slaves, and the master stays the master when it is restarted.
+    @ivar has_clients: they send and consume, and brokers are examined in the end.
     """
 
     traffic: AskedTraffic
     has_copies = False
+    has_clients = True
 
     def __init__(self, seed: int, name: str, *, wants_all_lines: bool = False) -> None:
         """@param name: of the kind of schedules; each kind draws other numbers from a seed."""
@@ -117,22 +121,27 @@ class ClientWorld(PairFaults):
             for machine in self.machines.values():
                 machine.exits = partial(check_stopped, log_path=self.log_path(machine))
                 self.clock.after(int(self.fault_rng.random() * 500_000), machine.start)
-            self.traffic.begin()
-            self.clock.after(3 * SECOND_US, self.harm)
+            self.begin_load()
+            self.clock.after(3 * SECOND_US if self.has_clients else 1, self.harm)
             self.clock.after(1, self._watch)
-            self.clock.run_until(FAULTS_S * SECOND_US)
+            self.clock.run_until((FAULTS_S if self.has_clients else BARE_S) * SECOND_US)
             self.heal()
-            loan = _begin_loan(self)
+            loan = _begin_loan(self) if self.has_clients else None
             _settle(self)
             self._judge()
             self.traffic.probe()
             self.clock.run_until(self.clock.now_us + 4 * SECOND_US)
             code = self.traffic.probed
             require_pair(code in self._answers_at_end(), 14, f"a message is answered with {code}")
-            examine(self, drawn_papers(self.seed), loan)
+            if self.has_clients:
+                examine(self, drawn_papers(self.seed), loan)
             self.is_over = True
         reasons = [reason for machine in self.machines.values() for reason in machine.reasons]
         require_pair(not reasons, 13, f"ended by themselves: {reasons}")
+
+    def begin_load(self) -> None:
+        """Let messages be sent."""
+        self.traffic.begin()
 
     def _watch(self) -> None:
         """Look at the brokers; called again and again."""

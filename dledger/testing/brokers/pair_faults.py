@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.sim.test_pairs,tests.sim.test_ha -*-
+# -*- test-case-name: tests.sim.test_pairs,tests.sim.test_replicated_logs -*-
 """The machines of a master and its slaves, the links between them, what befalls them, and their operator."""
 
 from __future__ import annotations
@@ -62,8 +62,6 @@ class PairFaults:
 
     #: Tables that are lost, or put back from before.
     lost_tables: tuple[tuple[str, ...], ...] = (TABLES,)
-    #: Names of faults that hit the master, or a slave, to their methods and C{master} or C{slave}.
-    targets: Mapping[str, tuple[str, str]] = {}
 
     def __init__(self, seed: int, *, wants_all_lines: bool = False) -> None:
         self.fault_rng = random.Random(f"{seed} faults")
@@ -126,11 +124,9 @@ class PairFaults:
         rng = self.fault_rng
         self.harm_later()
         name = rng.choice(self.faults)
-        method, role = self.targets.get(name, (name, ""))
-        among = {"master": [self.master_machine], "slave": self.slave_machines}
-        machine = rng.choice(among.get(role, list(self.machines.values())))
+        machine = rng.choice(list(self.machines.values()))
         self.note(f"fault {name} {machine.name}")
-        getattr(self, "_" + method)(machine)
+        getattr(self, "_" + name)(machine)
 
     def harm_later(self) -> None:
         """Schedule the next fault."""

@@ -197,6 +197,12 @@ class Traffic(AdminTraffic):
         if answer is not None and sent.outcome == ACKED:
             self._stored(sent, answer)
 
+    async def send_to(self, target: str) -> None:
+        """Send a message to a broker that may be no master."""
+        sent = self._new(PLAIN)
+        fields = self.send_fields(sent, _properties(sent))
+        self.note_sent([sent], await self.client.ask(target, SEND, fields, sent.body))
+
     def _stored(self, sent: ProducedMessage, answer: RemotingCommand) -> None:
         """A message that was sent alone is stored."""
 
@@ -217,8 +223,10 @@ class Traffic(AdminTraffic):
         for sent in batch:
             self.accounts.answered(sent, outcome)
         if outcome == ACKED and answer is not None:
-            for sent, message_id in zip(batch, answer.ext_fields["msgId"].split(","), strict=False):
+            place, ids = int(answer.ext_fields["queueOffset"]), answer.ext_fields["msgId"].split(",")
+            for at, (sent, message_id) in enumerate(zip(batch, ids, strict=True)):
                 sent.offset = int(message_id[-16:], 16)
+                sent.queue_offset = place + at
                 self._world.placed(sent, answer.code)
 
     def probe(self) -> None:

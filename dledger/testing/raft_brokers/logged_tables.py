@@ -32,6 +32,7 @@ from dledger.rocketmq.metadata.tables import LoggedTable
 from dledger.testing.brokers.parts.accounts import require_pair
 from dledger.testing.brokers.parts.machine import BrokerMachine
 from dledger.testing.brokers.parts.states import NO_MESSAGE
+from dledger.testing.raft_brokers.facts import is_made
 from dledger.testing.raft_brokers.raft import node_of
 from protocols.wire.errors import WireError
 from protocols.wire.fastjson import as_int
@@ -130,12 +131,8 @@ class LoggedTables:
     @ivar compared: number of entries that were compared.
     """
 
-    def __init__(self, now_us: Callable[[], int], *, has_clients: bool) -> None:
-        """
-        @param has_clients: messages have topics, and consumers commit, and begin groups, at slaves, too.
-        """
+    def __init__(self, now_us: Callable[[], int]) -> None:
         self._now_us = now_us
-        self._has_clients = has_clients
         self._changes: list[_Change] = []
         self._named: set[str] = set()
         #: Topics of messages that came before their topics, and places of the messages.
@@ -199,7 +196,7 @@ class LoggedTables:
             self._changes.append(
                 _Change(self.end + at, term, "consumerOffsets", {}, None, None, deleted)
             )
-        elif self._has_clients and topic not in self._named:
+        elif topic not in self._named:
             self._early.setdefault(topic, self.end + at)
 
     def _metadata(self, body: bytes, offset: int, term: int) -> None:
@@ -254,10 +251,11 @@ class LoggedTables:
         found, wanted = table.logged(key[1]) or None, known.value or None
         if found == wanted:
             return
-        if self._has_clients and key[0] == "groups" and wanted is None:
-            return
-        is_of_consumers = self._has_clients and key[0] == "consumerOffsets"
-        if is_of_consumers and self._is_ahead(broker, key[1], found, wanted):
+        # Consumers commit, and begin groups, at slaves, too.
+        if not is_made(key[1]) and (
+            (key[0] == "groups" and wanted is None)
+            or (key[0] == "consumerOffsets" and self._is_ahead(broker, key[1], found, wanted))
+        ):
             return
         require_pair(False, 26,
                      f"{broker}: {' '.join(key)} is {found}, and {wanted} in the log at {known.offset}")

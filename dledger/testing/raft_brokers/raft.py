@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.sim.test_raft_brokers -*-
+# -*- test-case-name: tests.sim.test_raft_clients -*-
 """Brokers on raft logs: the real broker with the real member."""
 
 from __future__ import annotations

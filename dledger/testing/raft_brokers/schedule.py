@@ -1,38 +1,74 @@
-# -*- test-case-name: tests.sim.test_raft_brokers -*-
+# -*- test-case-name: tests.sim.test_raft_clients -*-
 """
-One schedule of a group of brokers on a raft log: producers put messages, machines fail, and in the end every
-acknowledged message must be at the place in its producer's answer, on all brokers.
+One schedule of a group of brokers on a raft log with the clients of pairs: they send, pull, pop, end
+transactions and administrate while brokers fail and leaders change.
 
-    python -m dledger.testing.raft_brokers --seeds 1..100
+    python -m dledger.testing.raft_brokers --schedules 100 --seed 1
 
-Invariant 1: no two acknowledged messages have the same place in a queue, or in the log.
-Invariant 2: no put is answered like a stored one that may be lost (codes 10, 11, 12).
-Invariant 3: a refused put is not in the log (unless the broker says that it does not know).
-Invariant 4: in the end the logs are equal up to the commit; the queues are equal on all brokers, dense, and
-have every acknowledged message at its place; and every broker finds it by its key.
-Invariant 5: in the end there is a master, and it takes messages.
-Invariant 6: a master knows every topic, group and offset that was acknowledged before, and no topic or group
-whose deletion was.
-Invariant 7: see B26 in L{dledger.testing.raft_brokers.logged_tables}; an acknowledged deletion, also of what
-the master does not know, is in the log of its term.
+The promises are B1 to B10, B13 to B18, B21 to B25, B27 and B28 of L{dledger.testing.brokers}, and
+stricter: an answer of a master counts whoever leads next, as long as a majority keeps its disks. In the place
+of B11 and B12:
+
+B19. See L{dledger.testing.raft_brokers.kept_offsets}.
+B20. A message that is answered with success is at its place, in the log and in its queue, on every broker in
+the end, once; one that is refused is nowhere; no answer says that it is stored and may be lost (10, 11, 12).
+The places of a queue have no gap.
+B26. See L{dledger.testing.raft_brokers.logged_tables}. A change that is acknowledged is in the log of its
+term.
+B29. See L{dledger.testing.raft_brokers.facts}.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
 import attrs
 
 from dledger.raft_broker.raft_log import RaftLog
+from dledger.raft_broker.stamps import PutPlaces, UnplacedRecord, unseen_record
 from dledger.rocketmq.broker.parts import BrokerParts
-from dledger.rocketmq.broker.producing.puts import NotPut
-from dledger.rocketmq.replication.put_status import PutStatus
-from dledger.rocketmq.store.records.key_hash import hash_of_key
-from dledger.rocketmq.store.records.plain_records import Placed, plain_batch
-from dledger.rocketmq.store.records.records import NewMessage
-from dledger.testing.brokers.parts.machine import BrokerMachine, BrokerWorld
-from dledger.testing.raft_brokers.facts import AckedFacts, differing_place
+from dledger.rocketmq.metadata.tables_mark import LOGGED_FILES, TABLES_MARK_NAME
+from dledger.testing.brokers.admin_traffic import KEPT
+from dledger.testing.brokers.asked_traffic import why_unsettled
+from dledger.testing.brokers.client_world import (
+    ClientsOutcome,
+    ClientWorld,
+    clients_of,
+    clients_outcome,
+    draws,
+)
+from dledger.testing.brokers.pair_faults import (
+    BAD_LOGS,
+    LOSSES,
+    POWER,
+    READS,
+    RETENTION,
+    SECOND_US,
+    stop_without_index,
+)
+from dledger.testing.brokers.pairs import TIMING
+from dledger.testing.brokers.parts.accounts import (
+    PLAIN,
+    REFUSED,
+    PairBroken,
+    ProducedMessage,
+    require_pair,
+)
+from dledger.testing.brokers.parts.lost_files import TABLES
+from dledger.testing.brokers.parts.machine import LARGE_FILE, BrokerMachine, BrokerWorld
+from dledger.testing.brokers.parts.states import (
+    NO_MESSAGE,
+    OffsetKey,
+    check_by_key,
+    check_expired,
+    check_queues,
+    log_difference,
+    records_of,
+    table_difference,
+)
+from dledger.testing.raft_brokers.facts import AckedFacts
+from dledger.testing.raft_brokers.kept_offsets import KeptOffsets
 from dledger.testing.raft_brokers.logged_tables import (
     LoggedTables,
     log_path,
@@ -40,401 +76,406 @@ from dledger.testing.raft_brokers.logged_tables import (
     write_checkpoint,
 )
 from dledger.testing.raft_brokers.raft import MakeRaftBroker, hand_over, node_of
-from dledger.testing.world.bugs import BugWatch
-from dledger.testing.world.clock import SimClock
-from dledger.testing.world.disk import PowerLoss, ProcessKilled
-from dledger.testing.world.streams import ByteNetwork
-from protocols.wire.rocketmq.message import Host, decode_message, encode_properties
+from protocols.wire.rocketmq.layout import METADATA_TOPIC
+from protocols.wire.rocketmq.message import Message
 
-SECOND_US = 1_000_000
-TOPICS, QUEUES = ("T1", "T2"), 2
-#: Simulated seconds with faults, and after them at most until all is equal.
-FAULTS_S, SETTLE_S = 20, 60
-#: And then, at most, until a message is taken.
-TAKES_S = 10
-_HOST = Host.of("10.0.0.1", 10911)
+IDS = ("n0", "n1", "n2")
+FAULTS = (
+    "kill", "kill", "kill_in_write", "stop", "freeze", "cut_off", "cut_off", "cut_client", "break", "darken",
+    "half_open", "slow_disk", "slow_links", "hand_over", "fill_disk", "disk_error",
+    "kill_after_mark", "fail_saves", "hand_over_in_vain",
+)
+#: A client of the ledger appends what is not a message, or what only a later version reads.
+STRANGERS = ("append_strangely", "append_strangely")
+#: A master has changes without an answer when another one is elected.
+CHANGES = "end_in_changes"
 
-
-class QueuesBroken(AssertionError):
-    """An invariant does not hold."""
-
-
-@attrs.frozen
-class Acked:
-    """The place of an acknowledged message, as its producer knows it."""
-
-    topic: str
-    queue_id: int
-    queue_offset: int
-    offset: int
+#: The queues follow the begin of a log within this time.
+FOLLOWED_US = 1_500_000
+#: So long after the faults files grow old once more.
+AGED_US = 5_000_000
 
 
 @attrs.frozen(kw_only=True)
-class RaftBrokersOutcome:
+class RaftOutcome(ClientsOutcome):
     """
-    Counts of one schedule.
+    The end of a schedule.
 
-    @ivar acked, unknown, refused: messages by outcome; the rest had none.
-    @ivar masters: number of times that a broker became master.
+    @ivar masters: how often a broker became master. @ivar changes: number of acknowledged ones of
+        L{AckedFacts}.
     """
 
-    seed: int
-    acked: int
-    unknown: int
-    refused: int
-    masters: int
-    faults: int
-    simulated_s: float
+    masters: int = 0
+    changes: int = 0
 
 
-class RaftBrokers:
-    """One group, and its producers."""
+class RaftWorld(ClientWorld):
+    """A group of brokers, and their clients."""
 
-    def __init__(self, seed: int, *, members: int = 3) -> None:
-        self.seed = seed
-        self.rng = random.Random(f"{seed} schedule")
-        self.clock = SimClock()
-        self.bugs = BugWatch()
-        network = ByteNetwork(self.clock, random.Random(f"{seed} network"))
-        ids = [f"n{number}" for number in range(members)]
-        self.is_sync = self.rng.random() < 0.5
-        world = BrokerWorld(clock=self.clock, network=network, bugs=self.bugs, is_sync=self.is_sync)
-        make = MakeRaftBroker(tuple(ids), {})
-        self.network = network
-        self.brokers = {one: BrokerMachine(world, one, random.Random(f"{seed} {one}"), make) for one in ids}
-        self.acked: dict[str, Acked] = {}
-        self.refused_keys: set[str] = set()
-        self.unknown = self.faults = self.masters = 0
-        self.logged = LoggedTables(lambda: self.clock.now_us, has_clients=False)
-        self.facts = AckedFacts(self.is_reported)
-        self._hooked: dict[str, int] = {}
-        self._masters: dict[str, bool] = {}
-        self._number = 0
-        self._is_loaded = True
+    lost_tables = (
+        TABLES, ("config/subscriptionGroup", "config/consumerOrderInfo"),
+        tuple(f"config/{name}" for name in (*LOGGED_FILES, TABLES_MARK_NAME)),
+    )
 
-    # -- producers -------------------------------------------------------------------------------
-
-    def _produce(self) -> None:
-        if not self._is_loaded:
-            return
-        self.clock.after(int(self.rng.expovariate(1 / 30_000)) + 1, self._produce)
-        broker = self.brokers[self.rng.choice(list(self.brokers))]
-        if broker.is_up and not broker.process.is_frozen:
-            broker.call(self._put, broker)
-
-    def _put(self, sim: BrokerMachine) -> None:
-        broker = sim.parts
-        if broker is None:
-            return
-        messages: list[NewMessage] = []
-        for _ in range(self.rng.choice((1, 1, 2, 5))):
-            self._number += 1
-            messages.append(NewMessage(
-                topic=self.rng.choice(TOPICS), queue_id=self.rng.randrange(QUEUES),
-                body=bytes(self.rng.choice((0, 10, 200, 900))), flag=0, sys_flag=0,
-                properties_data=encode_properties({"KEYS": f"m{self._number}"}),
-                born_timestamp=1, born_host=_HOST, store_host=_HOST,
-            ))
-        keys = [f"m{self._number - len(messages) + 1 + number}" for number in range(len(messages))]
-        try:
-            put = broker.pipeline.put(plain_batch(messages))
-        except NotPut as error:
-            if not error.status.is_stored and error.status is not PutStatus.UNKNOWN_ERROR:
-                self.refused_keys.update(keys)
-            return
-        put.done.addCallback(self._ended, messages, keys, put.placed)
-
-    def _ended(
-        self, status: PutStatus, messages: list[NewMessage], keys: list[str], placed: Placed
+    def __init__(
+        self, seed: int, *, faults: tuple[str, ...] = (), groups: bool = False, wants_all_lines: bool = False
     ) -> None:
-        if status is PutStatus.PUT_OK:
-            if not len(placed.offsets) == len(placed.queue_offsets) == len(messages):
-                self.bugs.note(QueuesBroken(f"{len(placed.offsets)} places for {len(messages)} messages"))
-            for at, (one, key) in enumerate(zip(messages, keys, strict=True)):
-                self.acked[key] = Acked(one.topic, one.queue_id, placed.queue_offsets[at], placed.offsets[at])
-        elif status.is_stored:
-            self.bugs.note(QueuesBroken(f"a put was answered {status.name}"))
-        elif status is PutStatus.UNKNOWN_ERROR:
-            self.unknown += len(messages)
-        else:
-            self.refused_keys.update(keys)
+        """
+        @param faults: the only ones that happen; empty for the seed's own mix.
+        @param groups: the stories of L{dledger.testing.brokers.group_traffic} are played, too.
+        """
+        super().__init__(seed, "raft clients", wants_all_lines=wants_all_lines)
+        rng = self.fault_rng
+        self.is_sync = rng.random() < 0.5
+        self.faults = faults or (*FAULTS, *(POWER if self.is_sync else ()))
+        self.pace_s = rng.choice((0.7, 1.5, 4.0))
+        world = BrokerWorld(clock=self.clock, network=self.network, bugs=self.bugs, is_sync=self.is_sync)
+        ages = "age" in faults or (not faults and draws(seed, "ages"))
+        if not faults:
+            self.faults += (*(("age", "age") if ages else ()), *(READS if draws(seed, "reads") else ()),
+                            *(BAD_LOGS if draws(seed, "bad log pages") else ()),
+                            # (An entry may expire here before the unit of its message is durable.)
+                            *(LOSSES if not ages and draws(seed, "losses") else ()),
+                            *(STRANGERS if draws(seed, "strangers") else ()), CHANGES)
+        make = MakeRaftBroker(IDS, {
+            **(RETENTION if ages else {}), **(
+                {"mapped_file_size_commit_log": LARGE_FILE}
+                if draws(seed, "large files") and not (ages or "spoil_log" in self.faults) else {}
+            ),
+            **{name: value for name, value in TIMING.items() if not name.startswith(("ha", "slave", "sync"))},
+            "enablePropertyFilter": True, "recallMessageEnable": True, "changeHosts": "*",
+            "autoCreateTopicEnable": rng.random() < 0.5,
+        }, scrubs="spoil_log" in self.faults)
+        self.machines |= {
+            name: BrokerMachine(world, name, random.Random(f"{seed} {name}"), make) for name in IDS
+        }
+        self._master = IDS[0]
+        self.traffic = clients_of(self, self, put_s=rng.choice((0.06, 0.15, 0.4)), has_groups=groups)
+        self.masters = 0
+        self.kept = KeptOffsets()
+        self._may_age = True
+        self.logged = LoggedTables(lambda: self.clock.now_us)
+        self.facts = AckedFacts(self.acknowledged)
+        self._own_draws = random.Random(f"{seed} changes")
+        #: By name of a broker, the number of its process that has changes when it becomes the master.
+        self._hooked: dict[str, int] = {}
+        if CHANGES in self.faults:
+            self.clock.after(1, self._change_often)
+            self.clock.after(1, self.traffic.client.begin, self._send_anywhere())
+        #: By name of a broker, the begin of its log, and since when.
+        self._begins: dict[str, tuple[int, int]] = {}
+        #: Of the newest master: its term, and the number of its process.
+        self._term = self._boot = 0
 
-    # -- administrators and consumers ----------------------------------------------------------------
+    # -- what the stories ask --------------------------------------------------------------------
 
-    def _administrate(self) -> None:
-        if not self._is_loaded:
-            return
-        self.clock.after(int(self.rng.expovariate(1 / 300_000)) + 1, self._administrate)
-        self._change(self.brokers[self.rng.choice(list(self.brokers))])
+    def is_sound(self, target: str) -> bool:
+        """See L{dledger.testing.brokers.traffic.TrafficWorld}: a broker shows committed messages only."""
+        return True
 
-    def is_reported(self, parts: BrokerParts, table: str, name: str) -> None:
-        """A change was acknowledged just now: the log of this term has to say so."""
-        for machine in self.brokers.values():
+    def placed(self, sent: ProducedMessage, code: int) -> None:
+        """See L{dledger.testing.brokers.traffic.TrafficWorld}. B20."""
+        require_pair(code == 0, 20, f"{sent.key} was answered with {code}")
+
+    def reign(self) -> int:
+        machine = self.master_machine
+        parts, node = machine.parts, node_of(machine)
+        if parts is None or node is None or parts.config.is_slave or machine.boots != self._boot:
+            return -1
+        return self._term if node.term == self._term else -1
+
+    def _sure(self, target: str, setting: Callable[[bool], None]) -> Callable[[bool], None]:
+        """The answer of a broker that was, or is, no master says nothing of the next one."""
+        reign = self.reign() if target == self.master() else -1
+        return lambda is_done: setting(is_done and 0 <= reign == self.reign())
+
+    def committing(self, target: str, key: OffsetKey, offset: int) -> Callable[[bool], None]:
+        group, topic, queue_id = key
+        self.logged.committing(target.partition(":")[0], f"{topic}@{group}", queue_id, offset)
+        return self._sure(target, self.kept.setting(key, offset))
+
+    def resetting(self, target: str, key: OffsetKey, offset: int) -> Callable[[bool], None]:
+        return self.committing(target, key, offset)
+
+    def asking(self, target: str, key: OffsetKey) -> Callable[[int], None]:
+        reign = self.reign() if target == self.master() else -1
+        answered = self.kept.asking(key)
+
+        def ended(offset: int) -> None:
+            if 0 <= reign == self.reign():
+                answered(offset)
+
+        return ended
+
+    def deleting(self, topic: str) -> None:
+        ...
+
+    # -- messages and changes at any broker --------------------------------------------------------
+
+    async def _send_anywhere(self) -> None:
+        """Slaves get messages, too, and former masters that do not know of the next one."""
+        client, rng = self.traffic.client, self._own_draws
+        while self.is_loaded:
+            await client.pause(rng.expovariate(1 / 0.3))
+            client.begin(self.traffic.send_to(self.any_of(rng)))
+
+    def _change_often(self) -> None:
+        if self.is_loaded:
+            self.clock.after(int(self._own_draws.expovariate(1 / 300_000)) + 1, self._change_often)
+            self._change(self._own_draws.choice(list(self.machines.values())))
+
+    def _change(self, machine: BrokerMachine) -> None:
+        parts = machine.parts
+        if self.is_loaded and parts is not None and not (machine.process.is_frozen or parts.config.is_slave):
+            machine.call(self.facts.change, parts, self._own_draws)
+
+    def _change_soon(self, machine: BrokerMachine, times: int, us: int) -> None:
+        for _ in range(times if CHANGES in self.faults else 0):
+            self.clock.after(1 + int(self._own_draws.random() ** 3 * us), self._change, machine)
+
+    def acknowledged(self, parts: BrokerParts, table: str, name: str) -> None:
+        """A change was acknowledged just now. B26: the log of this term has to say so."""
+        for machine in self.machines.values():
             node = node_of(machine)
             if machine.parts is parts and node is not None and node.is_leader:
                 self.logged.read(machine, log_path(machine))
                 is_read = self.logged.end >= parts.store.log.record_end
                 if is_read and not self.logged.says(table, name, node.term):
-                    self.bugs.note(QueuesBroken(
-                        f"{machine.name}: a change of {table} {name} was acknowledged, and the log of term "
-                        f"{node.term} does not have it"
+                    self.bugs.note(PairBroken(
+                        f"B26: {machine.name}: a change of {table} {name} was acknowledged, and the log of "
+                        f"term {node.term} does not have it"
                     ))
 
-    def _hook(self, broker: BrokerMachine, parts: BrokerParts) -> None:
+    def _hook(self, machine: BrokerMachine, parts: BrokerParts) -> None:
         """Let changes come just when a process becomes the master."""
-        if self._hooked.get(broker.name) == broker.boots:
+        if self._hooked.get(machine.name) == machine.boots:
             return
-        self._hooked[broker.name] = broker.boots
+        self._hooked[machine.name] = machine.boots
         changed = parts.role_changed
 
         def role_changed() -> None:
             changed()
-            if not parts.config.is_slave and self._is_loaded:
-                for _ in range(self.rng.randrange(4)):
-                    self.clock.after(1 + int(self.rng.random() ** 3 * 100_000), self._change, broker)
+            self._change_soon(machine, self._own_draws.randrange(4), 100_000)
 
         parts.role_changed = role_changed  # type: ignore[method-assign]
 
-    def _change(self, broker: BrokerMachine) -> None:
-        parts = broker.parts
-        if broker.is_up and not broker.process.is_frozen and parts is not None and not parts.config.is_slave:
-            broker.call(self.facts.change, parts, self.rng)
+    # -- faults of a group -----------------------------------------------------------------------
 
-    # -- faults ----------------------------------------------------------------------------------
-
-    def _harm(self) -> None:
-        if not self._is_loaded:
-            return
-        rng = self.rng
-        self.clock.after(int(rng.uniform(0.2, 2.0) * SECOND_US), self._harm)
-        broker = self.brokers[rng.choice(list(self.brokers))]
-        kinds: list[Callable[[BrokerMachine], None]] = [
-            self._kill, self._kill, self._kill_in_write, self._freeze, self._cut_off, self._stop,
-            self._hand_over, self._slow_disk, self._kill_after_mark, self._end_in_changes,
-            self._hand_over_in_vain,
-        ]
-        if self.is_sync:
-            kinds += [self._lose_power, self._lose_power_in_write]
-        self.faults += 1
-        rng.choice(kinds)(broker)
-
-    def _again(self, broker: BrokerMachine, seconds: float = 2.0) -> None:
-        self.clock.after(int(self.rng.uniform(0.1, seconds) * SECOND_US), broker.start)
-
-    def _kill(self, broker: BrokerMachine) -> None:
-        broker.kill()
-        self._again(broker)
-
-    def _lose_power(self, broker: BrokerMachine) -> None:
-        broker.lose_power()
-        self._again(broker)
-
-    def _kill_in_write(self, broker: BrokerMachine) -> None:
-        broker.disk.arm(die_in=1 + int(self.rng.random() * 12), death=ProcessKilled)
-
-    def _lose_power_in_write(self, broker: BrokerMachine) -> None:
-        broker.disk.arm(die_in=1 + int(self.rng.random() * 12), death=PowerLoss)
-
-    def _freeze(self, broker: BrokerMachine) -> None:
-        broker.freeze()
-        self.clock.after(int(self.rng.uniform(0.2, 5.0) * SECOND_US), broker.thaw)
-
-    def _cut_off(self, broker: BrokerMachine) -> None:
-        for other in self.brokers:
-            if other != broker.name and self.rng.random() < 0.8:
-                for ends in ((broker.name, other), (other, broker.name)):
-                    if self.rng.random() < 0.8:
+    def _cut_off(self, machine: BrokerMachine) -> None:
+        rng = self.fault_rng
+        for other in self.machines:
+            if other != machine.name and rng.random() < 0.8:
+                for ends in ((machine.name, other), (other, machine.name)):
+                    if rng.random() < 0.8:
                         self.network.cut(*ends)
-        self.clock.after(int(self.rng.uniform(0.2, 5.0) * SECOND_US), self.network.heal_all)
+        self.clock.after(int(rng.uniform(0.2, 5.0) * SECOND_US), self.network.heal_all)
 
-    def _stop(self, broker: BrokerMachine) -> None:
-        broker.stop()
-        self._again(broker, 8.0)
+    def _hand_over(self, machine: BrokerMachine) -> None:
+        others = [one for one in self.machines if one != machine.name]
+        machine.call(hand_over, machine, self.fault_rng.choice(others))
 
-    def _hand_over(self, broker: BrokerMachine) -> None:
-        broker.call(hand_over, broker, self.rng.choice([one for one in self.brokers if one != broker.name]))
+    def _hand_over_in_vain(self, _machine: BrokerMachine) -> None:
+        """A master hands over to a frozen member, and stays: it refuses messages and changes meanwhile."""
+        master, other = self.master_machine, self._some_slave()
+        other.freeze()
+        self.clock.after(int(self.fault_rng.uniform(1.5, 4.0) * SECOND_US), other.thaw)
+        master.call(hand_over, master, other.name)
+        self._change_soon(master, 6, 800_000)
 
-    def _hand_over_in_vain(self, _broker: BrokerMachine) -> None:
-        """A master hands over to a frozen member, and stays: changes of this time are refused at first."""
-        for broker in self.brokers.values():
-            parts = broker.parts
-            if parts is None or parts.config.is_slave:
-                continue
-            other = self.brokers[self.rng.choice([one for one in self.brokers if one != broker.name])]
-            other.freeze()
-            self.clock.after(int(self.rng.uniform(1.5, 4.0) * SECOND_US), other.thaw)
-            broker.call(hand_over, broker, other.name)
-            for _ in range(6):
-                self.clock.after(1 + int(self.rng.random() * 800_000), self._change, broker)
-
-    def _kill_after_mark(self, broker: BrokerMachine) -> None:
-        """The next start reads the log again from a mark on; the tables may have what is before it alone."""
-        broker.call(write_checkpoint, broker)
-        self.clock.after(int(self.rng.random() * SECOND_US), self._kill, broker)
-
-    def _end_in_changes(self, _broker: BrokerMachine) -> None:
+    def _end_in_changes(self, _machine: BrokerMachine) -> None:
         """A master has changes without an answer when another one is elected."""
-        for broker in self.brokers.values():
-            parts = broker.parts
-            if parts is not None and not parts.config.is_slave:
-                for _ in range(6):
-                    self.clock.after(1 + int(self.rng.random() * 20_000), self._change, broker)
-                end = self.rng.choice((self._kill, self._cut_off, self._hand_over))
-                self.clock.after(1 + int(self.rng.random() * 20_000), end, broker)
+        master = self.master_machine
+        self._change_soon(master, 6, 20_000)
+        end = self._own_draws.choice((self._kill, self._cut_off, self._hand_over))
+        self.clock.after(1 + int(self._own_draws.random() * 20_000), end, master)
 
-    def _slow_disk(self, broker: BrokerMachine) -> None:
-        broker.slow_disk(self.rng.choice((200, 500, 20_000)))
+    def _kill_after_mark(self, machine: BrokerMachine) -> None:
+        """The next start reads the log again from a mark on; the tables may have what is before it alone."""
+        machine.call(write_checkpoint, machine)
+        self.clock.after(int(self.fault_rng.random() * SECOND_US), self._kill, machine)
+
+    def _lose_files(self, machine: BrokerMachine) -> None:
+        """See L{PairFaults._lose_files}. Most times the mark counts what is lost: it is a moment old."""
+        if self.fault_rng.random() < 0.7:
+            machine.call(write_checkpoint, machine)
+        self.clock.after(SECOND_US // 5, super()._lose_files, machine)
+
+    def _fail_saves(self, machine: BrokerMachine) -> None:
+        """Some tables cannot be written for some seconds, and a checkpoint is due; then the broker ends."""
+        machine.may_fail = True
+        rng = self.fault_rng
+        machine.disk.fail_under(f"/store/config{rng.choice(('', '/topics', '/consumerOffset'))}")
+        for _ in range(3):
+            self.clock.after(int(rng.random() * 2 * SECOND_US), machine.call, write_checkpoint, machine)
+        self.clock.after(int(2.2 * SECOND_US), self._kill, machine)
+        self.clock.after(int(2.2 * SECOND_US), machine.disk.fail_under, "")
+
+    def _append_strangely(self, _machine: BrokerMachine) -> None:
+        """Nobody gets it, and every message around it comes: B6, B7 and B20."""
+        bodies: list[bytes] = [NO_MESSAGE + bytes(self.fault_rng.randrange(200)) for _ in range(2)]
+        if self.fault_rng.random() < 0.5:
+            later = UnplacedRecord(unseen_record(METADATA_TOPIC, b'{"format": 99}', self.wall_ms()))
+            later.queue = None
+            later.place = PutPlaces()
+            bodies.append(later)
+
+        def append(machine: BrokerMachine) -> None:
+            node = node_of(machine)
+            if node is not None and node.is_running:
+                node.append(bodies).addErrback(lambda _: None)
+
+        self.master_machine.call(append, self.master_machine)
+
+    @staticmethod
+    def log_path(machine: BrokerMachine) -> str:
+        return log_path(machine)
+
+    def _port_of_master(self) -> str:
+        """Of its member, for the others; its clients' port has a number."""
+        return self._master
+
+    def heal(self) -> None:
+        """See L{PairFaults.heal}: a disk can read again what no member has noticed until now."""
+        super().heal()
+        for machine in self.machines.values():
+            machine.disk.forgive(self.log_path(machine))
+        self._may_age = self._may_age and "age" in self.faults
+        if self._may_age:
+            self.clock.after(AGED_US, self._age_once_more)
+
+    def _age_once_more(self) -> None:
+        """Brokers that do not start again, and masters that stay, have to give up files, too."""
+        for machine in self.machines.values() if self._may_age else ():
+            self._age(machine, rounds=40)
+        self._may_age = False
+
+    def _age(self, machine: BrokerMachine, *, rounds: int = -1) -> None:
+        """See L{PairFaults._age}. An operator lets the member read its options again, which keeps house."""
+        super()._age(machine)
+        # Each time some files go.
+        for _ in range(self.fault_rng.choice((0, 1, 4, 10)) if rounds < 0 else rounds):
+            machine.call(_reread_options, machine)
 
     # -- watching --------------------------------------------------------------------------------
 
     def _watch(self) -> None:
         self.clock.after(50_000, self._watch)
-        look_at_tables(self.logged, self.brokers.values())
-        for peer_id, broker in self.brokers.items():
-            parts = broker.parts
+        look_at_tables(self.logged, self.machines.values())
+        for name, machine in self.machines.items():
+            parts, node = machine.parts, node_of(machine)
             if parts is not None:
-                self._hook(broker, parts)
-            is_master = parts is not None and not parts.config.is_slave
-            if is_master and not self._masters.get(peer_id):
-                self.masters += 1
-                self._check_facts(peer_id)
-            self._masters[peer_id] = is_master
-            if not broker.is_up:
-                self.clock.after(SECOND_US, broker.start)  # one that ended by itself
+                self._hook(machine, parts)
+            if parts is not None and parts.store.is_ready:
+                self.accounts.begins_at(parts.store.log.begin_offset)
+                self.old_files.check(machine, self.machines.values())
+                begin = parts.store.log.begin_offset
+                if self._begins.get(name, (-1, 0))[0] != begin:
+                    self._begins[name] = begin, self.clock.now_us
+                if node is not None and not parts.config.is_slave and node.term > self._term:
+                    self._master = name
+                    self._term = node.term
+                    self._boot = machine.boots
+                    self.masters += 1
+                    self.facts.check(name, parts.metadata)
+                    self.note(f"{name} is the master of term {node.term}")
+                if not self.is_loaded:
+                    stop_without_index(machine)
+            if not machine.is_up:
+                self.clock.after(SECOND_US, self._start, machine)  # one that ended by itself
         self.bugs.notify()
 
     # -- the end ---------------------------------------------------------------------------------
 
-    def run(self) -> RaftBrokersOutcome:
-        """
-        Play the schedule.
-
-        @raise AssertionError: an invariant does not hold, or the code under test has failed.
-        """
-        with self.bugs.listening():
-            for broker in self.brokers.values():
-                self.clock.after(int(self.rng.random() * 50_000), broker.start)
-            self.clock.after(1, self._produce)
-            self.clock.after(1, self._administrate)
-            self.clock.after(3 * SECOND_US, self._harm)
-            self.clock.after(1, self._watch)
-            self.clock.run_until(FAULTS_S * SECOND_US)
-            self._is_loaded = False
-            self.network.heal_all()
-            for broker in self.brokers.values():
-                broker.disk.disarm()
-                broker.flush_us = 500
-                broker.thaw()
-                broker.start()
-            end_us = self.clock.now_us + SETTLE_S * SECOND_US
-            why = "not looked at"
-            while why:
-                if self.clock.now_us >= end_us:
-                    raise QueuesBroken(f"after {SETTLE_S} s without faults: {why}")
-                self.clock.run_until(self.clock.now_us + SECOND_US // 2)
-                why = self._difference()
-            self._check()
-            for peer_id in self.brokers:
-                self._check_facts(peer_id)
-            self.check_takes()
-        problems = [reason for broker in self.brokers.values() for reason in broker.reasons]
-        if problems:
-            raise QueuesBroken(f"ended by themselves: {problems}")
-        return RaftBrokersOutcome(
-            seed=self.seed, acked=len(self.acked), unknown=self.unknown, refused=len(self.refused_keys),
-            masters=self.masters, faults=self.faults, simulated_s=self.clock.now_us / SECOND_US,
-        )
-
-    def _difference(self) -> str:
-        """What is still to come; empty if all brokers run and have caught up."""
-        ends = set()
-        masters = 0
-        for peer_id, broker in self.brokers.items():
-            parts, node = broker.parts, node_of(broker)
-            if parts is None or node is None or not parts.store.is_ready:
-                return f"{peer_id} does not run"
-            log = parts.store.log
-            assert isinstance(log, RaftLog)
-            masters += not parts.config.is_slave
-            indexing = parts.store.indexing
-            assert indexing is not None
-            ends.add((log.record_end, log.ledger_end, parts.store.reput.offset, indexing.index.offset))
-        if masters != 1:
-            return f"{masters} masters"
-        if len(ends) != 1 or len(set(*ends)) != 1:
+    def unsettled(self) -> str:
+        """What is still to come; empty if all is delivered, and equal."""
+        ends: set[int] = set()
+        all_parts: dict[str, BrokerParts] = {}
+        for name, machine in self.machines.items():
+            parts = machine.parts
+            if parts is None or not parts.store.is_ready:
+                return f"{name} does not run"
+            all_parts[name] = parts
+            log, indexing = parts.store.log, parts.store.indexing
+            assert isinstance(log, RaftLog) and indexing is not None
+            ends.update((log.record_end, log.ledger_end, parts.store.reput.offset, indexing.index.offset))
+        masters = [name for name, parts in all_parts.items() if not parts.config.is_slave]
+        if masters != [self._master]:
+            return f"masters {masters}, known {self._master}"
+        if (why := why_unsettled(self.traffic)):
+            return why
+        if len(ends) != 1:
             return f"ends {ends}"
-        master = next(one for one in self.brokers.values() if not _parts_of(one).config.is_slave)
-        parts, node = _parts_of(master), node_of(master)
-        assert node is not None
-        return self.logged.lacks(parts) or self.logged.unwritten(parts, node.term)
+        if self._may_age:
+            return "files are to grow old once more"
+        if any(self.clock.now_us - since_us < FOLLOWED_US for _, since_us in self._begins.values()):
+            return "a log begins later than a moment ago"
+        master = all_parts.pop(self._master)
+        if (why := self.logged.lacks(master) or self.logged.unwritten(master, self._term)):
+            return why
+        for parts in all_parts.values():
+            why = log_difference(master, parts) or table_difference(master.metadata, parts.metadata)
+            if why:
+                return why
+        return ""
 
-    def _queues(self, broker: BrokerMachine) -> dict[tuple[str, int], list[tuple[int, int, str]]]:
-        """Queue to queue offset, offset in the log and key of its messages."""
-        parts = broker.parts
-        assert parts is not None
-        found: dict[tuple[str, int], list[tuple[int, int, str]]] = {}
-        for key in parts.store.queues.keys():
-            queue = parts.store.queues.get(*key)
-            assert queue is not None
-            units = queue.read(queue.begin_index, queue.next_index - queue.begin_index)
-            messages = [decode_message(parts.store.log.read(unit.offset, unit.size)) for unit in units]
-            found[key] = [(one.queue_offset, one.physical_offset, one.keys[0]) for one in messages]
-        return found
+    def _judge(self) -> None:
+        for name, machine in self.machines.items():
+            parts = machine.parts
+            assert parts is not None
+            self.facts.check(name, parts.metadata)
+            check_queues(name, parts)
+            check_expired(name, parts)
+            records = {record.physical_offset: record for record in records_of(parts)}
+            check_once(name, self.accounts.sent, records.values())
+            for sent in self.accounts.needed(frozenset(KEPT)):
+                check_by_key(name, parts, sent, records.keys())
+                self._check_place(name, sent, records)
 
-    def _check(self) -> None:
-        queues = {peer_id: self._queues(broker) for peer_id, broker in self.brokers.items()}
-        first, *others = queues
-        for peer_id in others:
-            if queues[peer_id] != queues[first]:
-                where = differing_place(queues[peer_id], queues[first])
-                raise QueuesBroken(f"the queues of {peer_id} and {first} differ: {where}")
-        places: dict[str, Acked] = {}
-        for (topic, queue_id), messages in queues[first].items():
-            if [place for place, _, _ in messages] != list(range(len(messages))):
-                raise QueuesBroken(f"queue {topic}/{queue_id} is not dense")
-            for place, offset, key in messages:
-                if key in places:
-                    raise QueuesBroken(f"{key} is in the queues twice")
-                places[key] = Acked(topic, queue_id, place, offset)
-        for key, acked in self.acked.items():
-            if places.get(key) != acked:
-                raise QueuesBroken(f"{key} was acknowledged at {acked}, and is at {places.get(key)}")
-            for peer_id in self.brokers:
-                if acked.offset not in self._by_key(peer_id, acked.topic, key):
-                    raise QueuesBroken(f"{key} was acknowledged at {acked}, and {peer_id} has no such key")
-        stored = self.refused_keys & places.keys()
-        if stored:
-            raise QueuesBroken(f"refused, but stored: {sorted(stored)[:5]}")
-
-    def _check_facts(self, peer_id: str) -> None:
-        parts = self.brokers[peer_id].parts
-        forgotten = self.facts.forgotten(parts.metadata) if parts is not None else ""
-        if forgotten:
-            raise QueuesBroken(f"{peer_id}: {forgotten}")
-
-    def _by_key(self, peer_id: str, topic: str, key: str) -> list[int]:
-        """Offsets of the messages that a broker finds by a key."""
-        parts = self.brokers[peer_id].parts
-        assert parts is not None and parts.store.indexing is not None
-        return list(parts.store.indexing.index.search(hash_of_key(topic, key), 0, 1 << 62))
-
-    def check_takes(self) -> None:
-        """After all faults the group takes a message within its time."""
-        # A leader that heard of no majority during the faults may step down only now.
-        before, end_us = len(self.acked), self.clock.now_us + TAKES_S * SECOND_US
-        while len(self.acked) == before:
-            if self.clock.now_us >= end_us:
-                raise QueuesBroken("the master takes no messages")
-            for broker in self.brokers.values():
-                broker.call(self._put, broker)
-            self.clock.run_until(self.clock.now_us + 2 * SECOND_US)
+    @staticmethod
+    def _check_place(name: str, sent: ProducedMessage, records: dict[int, Message]) -> None:
+        """B20."""
+        record = records.get(sent.offset)
+        found = "nothing" if record is None else (record.keys, record.queue_offset)
+        require_pair(found == ((sent.key,), sent.queue_offset), 20,
+                     f"{sent.key} was acknowledged at {sent.offset}, place {sent.queue_offset}, and {name} "
+                     f"has {found} there")
 
 
-def _parts_of(broker: BrokerMachine) -> BrokerParts:
-    assert broker.parts is not None
-    return broker.parts
+def check_once(name: str, known: Mapping[str, ProducedMessage], records: Iterable[Message]) -> None:
+    """
+    B20, of the log of a broker.
+
+    @param known: what was sent, by its key. @param records: all messages in the log.
+    """
+    places: dict[tuple[str, int], int] = {}
+    once: set[str] = set()
+    for record in records:
+        queue = record.topic, record.queue_id
+        place = places.get(queue, record.queue_offset)
+        # The topic may have been made again.
+        require_pair(record.queue_offset in (place, 0), 20,
+                     f"{name}: {queue} has place {record.queue_offset} where {place} is next")
+        places[queue] = record.queue_offset + 1
+        for key in record.keys:
+            sent = known.get(key)
+            if sent is not None:
+                require_pair(sent.outcome != REFUSED, 20, f"{name} has {key}, which was refused")
+                require_pair(key not in once or sent.kind != PLAIN or record.topic != sent.topic, 20,
+                             f"{name} has {key} twice")
+                once.update(record.keys if record.topic == sent.topic else ())
 
 
-def run_seed(seed: int) -> RaftBrokersOutcome:
-    """Play the schedule of a seed. @raise AssertionError: see L{RaftBrokers.run}."""
-    return RaftBrokers(seed).run()
+def _reread_options(machine: BrokerMachine) -> None:
+    node = node_of(machine)
+    if node is not None and node.is_running:
+        node.reread(node.config)
+
+
+def run_raft_schedule(
+    seed: int, *, faults: tuple[str, ...] = (), groups: bool = False, wants_all_lines: bool = False
+) -> RaftOutcome:
+    """Run one seed to its verdict. Never raises for a broken promise."""
+    world = RaftWorld(seed, faults=faults, groups=groups, wants_all_lines=wants_all_lines)
+    found = clients_outcome(world)
+    return RaftOutcome(**attrs.asdict(found, recurse=False), masters=world.masters,
+                       changes=world.facts.judged)

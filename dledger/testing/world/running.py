@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.sim.test_runner,tests.sim.test_ha -*-
+# -*- test-case-name: tests.sim.test_runner,tests.sim.test_pairs -*-
 """
 Runs many schedules, on several processors, and reports the results: the common part of the two simulators.
 

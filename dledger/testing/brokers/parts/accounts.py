@@ -65,6 +65,7 @@ class ProducedMessage:
         a retry.
     @ivar outcome: acked, unknown or refused; empty while it is on its way.
     @ivar offset: in the log of the broker that has answered, of the message or its first form; -1: unknown.
+    @ivar queue_offset: the place in the queue that was answered, of the same.
     @ivar losses: see L{TrafficRecord.losses}, when it was sent.
     @ivar is_safe: the answer promises that the disk has it, where disks are waited for.
     @ivar is_replicated: the answer promises that it is at a slave, too.
@@ -87,6 +88,7 @@ class ProducedMessage:
     life: int = 0
     outcome: str = ""
     offset: int = -1
+    queue_offset: int = -1
     losses: int = 0
     is_safe: bool = False
     is_replicated: bool = False

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.sim.test_raft_brokers,tests.sim.test_pairs -*-
+# -*- test-case-name: tests.sim.test_raft_clients,tests.sim.test_pairs -*-
 """
 A machine with a whole broker on it, of either kind of log, in a process that can be killed, frozen, or end
 with the power.
@@ -94,6 +94,7 @@ class BrokerMachine:
     @ivar boots: number of processes so far. @ivar disks: how often its disk was replaced.
     @ivar has_old_marks: somebody has put marks of before back.
     @ivar may_fail: its disk was made to fail, so its broker may end itself.
+    @ivar happened: called after every event of a process that has made the parts of its broker.
     @ivar exits: called before its process ends after an order to stop.
     @ivar ends: called before its process ends, and with whether the power fails; also when it fails without a
         process.
@@ -106,6 +107,7 @@ class BrokerMachine:
         self.may_fail = self.has_old_marks = False
         self.ends: Callable[[BrokerMachine, bool], None] = lambda machine, power: None
         self.exits: Callable[[BrokerMachine], None] = lambda machine: None
+        self.happened: Callable[[BrokerMachine], None] = lambda machine: None
         self.disk = self.new_disk(rng.random())
         self.is_up = False
         self.boots = self.disks = 0
@@ -268,6 +270,8 @@ class BrokerMachine:
         death = self.disk.death
         if death is None:
             self.world.bugs.notify()
+            if self.parts is not None:
+                self.happened(self)
             return
         self.world.bugs.forget()
         if self.is_up:

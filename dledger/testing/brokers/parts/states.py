@@ -125,7 +125,8 @@ def check_stopped(machine: BrokerMachine, log_path: str) -> None:
     """
     B27, of a process that has been stopped and says that it ended in order: its abort file is gone. (An index
     that could not be written is built again: it is not judged where a disk was made to fail. Queues are not
-    where somebody has put back the marks of earlier ones.)
+    where somebody has put back the marks of earlier ones. A process that was killed may have left a part of a
+    new table.)
 
     @param log_path: of the files of its log.
     """
@@ -135,7 +136,8 @@ def check_stopped(machine: BrokerMachine, log_path: str) -> None:
     left = [
         name for path in (log_path, *STORED_PATHS)
         if not (machine.may_fail and path == INDEX_PATH or machine.has_old_marks and path == QUEUES_PATH)
-        for name, data in disk.files_below(path).items() if not disk.is_durable(name, 0, len(data))
+        for name, data in disk.files_below(path).items()
+        if not (disk.is_durable(name, 0, len(data)) or name.endswith(".tmp"))
     ]
     require_pair(not left, 27, f"{machine.name} has stopped in order, and {left} are not on stable storage")
 
