@@ -17,7 +17,7 @@ from dledger.client.reading.readers import NamedReader
 from dledger.testing.brokers.client_world import ClientWorld
 from dledger.testing.brokers.pair_schedule import PairFocus, PairWorld
 from dledger.testing.brokers.pairs import CLIENT_PORT
-from dledger.testing.brokers.parts.asking import ClientMachine
+from dledger.testing.brokers.rig.asking import ClientMachine
 from dledger.testing.group.checks.sim_machines import is_refused
 from dledger.testing.group.clients import Load, SimClient
 from dledger.testing.group.members.cluster import SECOND_US, GroupOptions, SimCluster

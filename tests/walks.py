@@ -21,7 +21,9 @@ from typing import Any
 from tests.import_graph import ROOT
 
 _STATION = re.compile(r"^\d+\. `((?:dledger|protocols)\.[\w.]+)`", re.MULTILINE)
-_CHECKS = tuple(f"{ROOT}/dledger/testing/group/{name}" for name in ("checks/", "watching/words.py"))
+_CHECKS = tuple(f"{ROOT}/dledger/testing/{name}" for name in (
+    "group/checks/", "group/watching/words.py", "brokers/replicated_logs.py", "brokers/invariants.py",
+))
 _OURS = tuple(f"{ROOT}/{folder}/" for folder in ("dledger", "protocols"))
 
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 import random
 
 from dledger.testing.brokers.pair_schedule import PairFocus, run_pair_schedule
-from dledger.testing.brokers.parts.accounts import ACKED, PLAIN, ProducedMessage, TrafficRecord
-from dledger.testing.brokers.parts.bad_pages import BadPages
+from dledger.testing.brokers.rig.accounts import ACKED, PLAIN, ProducedMessage, TrafficRecord
+from dledger.testing.brokers.rig.bad_pages import BadPages
 from dledger.testing.raft_brokers.schedule import run_raft_schedule
 from dledger.testing.world.host import MachineDisk
 from dledger.testing.world.platter import PAGE_BYTES

@@ -27,7 +27,7 @@ from dledger.testing.brokers.exams.exam import LAST_PAPERS, PAPERS, Exam, examin
 from dledger.testing.brokers.exams.examiner import Examiner
 from dledger.testing.brokers.exams.lasting_papers import Loan
 from dledger.testing.brokers.pair_schedule import PairFocus
-from dledger.testing.brokers.parts.asking import ClientMachine
+from dledger.testing.brokers.rig.asking import ClientMachine
 from dledger.testing.world.host import MachineDisk
 from protocols.wire.rocketmq.message import encode_properties
 from tests.sim.test_pairs import PairCase, calm_world

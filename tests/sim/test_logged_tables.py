@@ -11,8 +11,8 @@ from dledger.rocketmq.broker.parts import BrokerParts
 from dledger.rocketmq.metadata.tables import GroupConfig, TopicConfig
 from dledger.rocketmq.store.records.plain_records import plain_batch
 from dledger.rocketmq.store.records.records import NewMessage
-from dledger.testing.brokers.parts.accounts import PairBroken
-from dledger.testing.brokers.parts.machine import BrokerMachine
+from dledger.testing.brokers.rig.accounts import PairBroken
+from dledger.testing.brokers.rig.machine import BrokerMachine
 from dledger.testing.raft_brokers.logged_tables import look_at_tables
 from dledger.testing.raft_brokers.raft import node_of
 from dledger.testing.raft_brokers.schedule import RaftWorld

@@ -7,7 +7,7 @@ import random
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.testing.brokers.parts.lost_files import TABLES, LostFiles
+from dledger.testing.brokers.rig.lost_files import TABLES, LostFiles
 from dledger.testing.world.host import MachineDisk
 
 

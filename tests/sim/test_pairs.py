@@ -20,7 +20,7 @@ from dledger.testing.brokers.__main__ import main
 from dledger.testing.brokers.admin_traffic import KEPT
 from dledger.testing.brokers.asked_traffic import MAX_OFFSET, MIN_OFFSET, PUSH_REPLY, SEARCH_OFFSET
 from dledger.testing.brokers.pair_schedule import PairFocus, PairWorld, run_pair_schedule
-from dledger.testing.brokers.parts.accounts import (
+from dledger.testing.brokers.rig.accounts import (
     ACKED,
     ASKED,
     COMMIT,
@@ -33,8 +33,8 @@ from dledger.testing.brokers.parts.accounts import (
     ProducedMessage,
     TrafficRecord,
 )
-from dledger.testing.brokers.parts.machine import FLUSH_US
-from dledger.testing.brokers.parts.states import (
+from dledger.testing.brokers.rig.machine import FLUSH_US
+from dledger.testing.brokers.rig.states import (
     ABORT_PATH,
     COPIED_US,
     OffsetWatch,

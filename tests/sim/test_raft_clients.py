@@ -14,13 +14,13 @@ from dledger.raft_broker.replication import RaftReplication
 from dledger.raft_broker.stamps import MessageStamps
 from dledger.testing.brokers.admin_traffic import KEPT
 from dledger.testing.brokers.pair_schedule import PairFocus, run_pair_schedule
-from dledger.testing.brokers.parts.accounts import (
+from dledger.testing.brokers.rig.accounts import (
     DELAYED,
     PLAIN,
     REFUSED,
     PairBroken,
 )
-from dledger.testing.brokers.parts.states import records_of
+from dledger.testing.brokers.rig.states import records_of
 from dledger.testing.raft_brokers.kept_offsets import KeptOffsets
 from dledger.testing.raft_brokers.schedule import RaftWorld, check_once, run_raft_schedule
 

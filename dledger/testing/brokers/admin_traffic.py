@@ -7,9 +7,9 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from dledger.testing.brokers.parts.accounts import UNSURE, ProducedMessage, TrafficRecord
-from dledger.testing.brokers.parts.asking import ClientMachine
-from dledger.testing.brokers.parts.states import OffsetKey
+from dledger.testing.brokers.rig.accounts import UNSURE, ProducedMessage, TrafficRecord
+from dledger.testing.brokers.rig.asking import ClientMachine
+from dledger.testing.brokers.rig.states import OffsetKey
 from protocols.wire.remoting import RemotingCommand
 
 QUERY_OFFSET = 14

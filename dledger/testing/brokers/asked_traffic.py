@@ -17,14 +17,14 @@ from twisted.internet.defer import Deferred
 
 from dledger.testing.brokers.admin_traffic import KEPT, QUEUES, REMADE, RESET_GROUP, TrafficWorld
 from dledger.testing.brokers.more_traffic import ORDER_GROUP, MoreTraffic
-from dledger.testing.brokers.parts.accounts import (
+from dledger.testing.brokers.rig.accounts import (
     ACKED,
     GroupFilter,
     ProducedMessage,
     TrafficRecord,
     require_pair,
 )
-from dledger.testing.brokers.parts.asking import ClientMachine
+from dledger.testing.brokers.rig.asking import ClientMachine
 from dledger.testing.brokers.traffic import CLIENT_ID, GROUPS, POP_GROUP, PRODUCER
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.message import (

@@ -6,9 +6,9 @@ from __future__ import annotations
 import random
 from typing import Protocol
 
-from dledger.testing.brokers.parts.accounts import TrafficRecord
-from dledger.testing.brokers.parts.bad_pages import BadPages
-from dledger.testing.brokers.parts.machine import BrokerMachine
+from dledger.testing.brokers.rig.accounts import TrafficRecord
+from dledger.testing.brokers.rig.bad_pages import BadPages
+from dledger.testing.brokers.rig.machine import BrokerMachine
 from dledger.testing.world.clock import SimClock
 
 _SECOND_US = 1_000_000

@@ -21,10 +21,10 @@ from dledger.testing.brokers.exams.lasting_papers import Loan
 from dledger.testing.brokers.group_traffic import GroupStories
 from dledger.testing.brokers.operator_traffic import OperatorStories
 from dledger.testing.brokers.pair_faults import CLIENT, OTHER_CLIENT, SECOND_US, PairFaults
-from dledger.testing.brokers.parts.accounts import ACKED, TrafficRecord, require_pair
-from dledger.testing.brokers.parts.asking import ClientMachine
-from dledger.testing.brokers.parts.machine import CLIENT_PORT, BrokerMachine
-from dledger.testing.brokers.parts.states import check_stopped
+from dledger.testing.brokers.rig.accounts import ACKED, TrafficRecord, require_pair
+from dledger.testing.brokers.rig.asking import ClientMachine
+from dledger.testing.brokers.rig.machine import CLIENT_PORT, BrokerMachine
+from dledger.testing.brokers.rig.states import check_stopped
 from dledger.values.errors import StoreError
 
 #: Simulated seconds with faults, and after them at most until all is delivered and equal.
@@ -43,7 +43,7 @@ class ClientsOutcome:
     @ivar failure: what is wrong; empty if it passed.
     @ivar lines: the trace, or its end; empty if it was not asked for.
     @ivar acknowledged: number of messages that were answered with success.
-    @ivar deliveries, again: see L{dledger.testing.brokers.parts.accounts.TrafficRecord}.
+    @ivar deliveries, again: see L{dledger.testing.brokers.rig.accounts.TrafficRecord}.
     @ivar restarts: number of processes after the first one of each machine.
     @ivar groups: the stories of L{dledger.testing.brokers.group_traffic} were played.
     """

@@ -28,7 +28,7 @@ from dledger.testing.brokers.admin_traffic import (
 )
 from dledger.testing.brokers.asked_traffic import AskedTraffic, Story
 from dledger.testing.brokers.more_traffic import ORDER_QUEUE, SEND_BACK
-from dledger.testing.brokers.parts.accounts import (
+from dledger.testing.brokers.rig.accounts import (
     PLAIN,
     UNKNOWN,
     UNSURE,
@@ -37,7 +37,7 @@ from dledger.testing.brokers.parts.accounts import (
     ProducedMessage,
     require_pair,
 )
-from dledger.testing.brokers.parts.asking import ClientMachine
+from dledger.testing.brokers.rig.asking import ClientMachine
 from dledger.testing.brokers.traffic import (
     ACK,
     CHANGE_INVISIBLE,

@@ -33,7 +33,7 @@ from dledger.rocketmq.replication.put_status import PutStatus
 from dledger.rocketmq.replication.service import HAService
 from dledger.rocketmq.store.log.commit_log import CommitLog
 from dledger.rocketmq.store.records.set_aside import directories
-from dledger.testing.brokers.parts.machine import BrokerMachine
+from dledger.testing.brokers.rig.machine import BrokerMachine
 from dledger.testing.world.host import MachineDisk
 from protocols.wire.rocketmq.layout import MAGIC_BLANK, START, START_SIZE
 

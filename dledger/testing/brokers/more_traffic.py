@@ -7,7 +7,7 @@ that pops in order.
 from __future__ import annotations
 
 from dledger.testing.brokers.admin_traffic import KEPT, QUEUES
-from dledger.testing.brokers.parts.accounts import (
+from dledger.testing.brokers.rig.accounts import (
     ASKED,
     DELAYED,
     DONE,

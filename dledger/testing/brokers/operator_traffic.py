@@ -17,7 +17,7 @@ from dledger.rocketmq.broker.producing.topic_checks import DLQ_PREFIX
 from dledger.testing.brokers.admin_traffic import DELETE_GROUP, KEPT, MAKE_TOPIC, QUEUES, TrafficWorld
 from dledger.testing.brokers.asked_traffic import AskedTraffic, Story
 from dledger.testing.brokers.group_traffic import DEAD_GROUP, MEMBER_GROUP, POPPED_TOPIC, plain_message
-from dledger.testing.brokers.parts.accounts import DELAYED, PLAIN, RETRY_PREFIX, ProducedMessage, require_pair
+from dledger.testing.brokers.rig.accounts import DELAYED, PLAIN, RETRY_PREFIX, ProducedMessage, require_pair
 from dledger.testing.brokers.traffic import BACK_GROUP, POP_GROUP, PRODUCER
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.message import Message, encode_properties

@@ -12,9 +12,9 @@ from twisted.python.failure import Failure
 
 from dledger.rocketmq.replication.slave import DecisionUnderWay, HAFollower
 from dledger.testing.brokers.pairs import follower_of
-from dledger.testing.brokers.parts.lost_files import TABLES, LostFiles
-from dledger.testing.brokers.parts.machine import CLIENT_PORT, FLUSH_US, SLAVE_PORT, BrokerMachine
-from dledger.testing.brokers.parts.states import ABORT_PATH, QUEUES_PATH, STORED_PATHS, OldFiles
+from dledger.testing.brokers.rig.lost_files import TABLES, LostFiles
+from dledger.testing.brokers.rig.machine import CLIENT_PORT, FLUSH_US, SLAVE_PORT, BrokerMachine
+from dledger.testing.brokers.rig.states import ABORT_PATH, QUEUES_PATH, STORED_PATHS, OldFiles
 from dledger.testing.world.bugs import BugWatch
 from dledger.testing.world.clock import SimClock
 from dledger.testing.world.disk import MemberDied, PowerLoss, ProcessKilled

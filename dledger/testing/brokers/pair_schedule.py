@@ -51,9 +51,10 @@ from dledger.testing.brokers.pair_faults import (
     stop_without_index,
 )
 from dledger.testing.brokers.pairs import MakePlainBroker, follower_of
-from dledger.testing.brokers.parts.accounts import UNSURE, ProducedMessage, TrafficRecord, require_pair
-from dledger.testing.brokers.parts.machine import CLIENT_PORT, LARGE_FILE, BrokerMachine, BrokerWorld
-from dledger.testing.brokers.parts.states import (
+from dledger.testing.brokers.replicated_logs import ReplicatedLogs, bare_broker, bare_options
+from dledger.testing.brokers.rig.accounts import UNSURE, ProducedMessage, TrafficRecord, require_pair
+from dledger.testing.brokers.rig.machine import CLIENT_PORT, LARGE_FILE, BrokerMachine, BrokerWorld
+from dledger.testing.brokers.rig.states import (
     OffsetKey,
     OffsetWatch,
     check_ahead,
@@ -63,7 +64,6 @@ from dledger.testing.brokers.parts.states import (
     metadata_difference,
     records_of,
 )
-from dledger.testing.brokers.replicated_logs import ReplicatedLogs, bare_broker, bare_options
 from dledger.testing.brokers.traffic import STORED
 from dledger.testing.world.platter import PAGE_BYTES
 

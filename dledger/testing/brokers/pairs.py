@@ -12,7 +12,7 @@ from dledger.rocketmq.broker.replication import HAReplication
 from dledger.rocketmq.broker.service import BrokerPorts, BrokerProcess, BrokerService
 from dledger.rocketmq.replication.config import HAConfig
 from dledger.rocketmq.replication.slave import HAFollower
-from dledger.testing.brokers.parts.machine import (
+from dledger.testing.brokers.rig.machine import (
     CLIENT_PORT,
     SLAVE_PORT,
     SMALL,
@@ -43,7 +43,7 @@ def broker_of(values: Mapping[str, object]) -> BrokerConfig:
 @attrs.frozen(kw_only=True)
 class MakePlainBroker:
     """
-    A L{dledger.testing.brokers.parts.machine.MakeBroker}.
+    A L{dledger.testing.brokers.rig.machine.MakeBroker}.
 
     @ivar role: SYNC_MASTER, ASYNC_MASTER or SLAVE.
     @ivar master: a slave's: the name of the machine that it follows; else empty.
@@ -64,7 +64,7 @@ class MakePlainBroker:
         })
 
     def __call__(self, machine: BrokerMachine, parts: ProcessParts) -> MadeBroker:
-        """See L{dledger.testing.brokers.parts.machine.MakeBroker}."""
+        """See L{dledger.testing.brokers.rig.machine.MakeBroker}."""
         process = parts.process
         service = BrokerService(
             self.config(machine), BrokerProcess(

@@ -28,8 +28,8 @@ from dledger.testing.brokers.client_world import BARE_S, ClientWorld
 from dledger.testing.brokers.invariants import LOG_PATH, HAInvariants, WatchedPut, log_of
 from dledger.testing.brokers.pair_faults import FAULTS, POWER
 from dledger.testing.brokers.pairs import MakePlainBroker
-from dledger.testing.brokers.parts.machine import SLAVE_PORT, BrokerMachine
-from dledger.testing.brokers.parts.states import LOG_FILE_BYTES
+from dledger.testing.brokers.rig.machine import SLAVE_PORT, BrokerMachine
+from dledger.testing.brokers.rig.states import LOG_FILE_BYTES
 from dledger.testing.world.host import MachineDisk
 from dledger.testing.world.process import SimProcess
 from dledger.testing.world.streams import StreamClient

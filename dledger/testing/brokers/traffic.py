@@ -20,7 +20,7 @@ from dledger.testing.brokers.admin_traffic import (
     AdminTraffic,
     TrafficWorld,
 )
-from dledger.testing.brokers.parts.accounts import (
+from dledger.testing.brokers.rig.accounts import (
     ACKED,
     COMMIT,
     DELAYED,
@@ -34,8 +34,8 @@ from dledger.testing.brokers.parts.accounts import (
     ProducedMessage,
     require_pair,
 )
-from dledger.testing.brokers.parts.asking import ClientMachine
-from dledger.testing.brokers.parts.states import OffsetKey
+from dledger.testing.brokers.rig.asking import ClientMachine
+from dledger.testing.brokers.rig.states import OffsetKey
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.message import (
     BatchItem,

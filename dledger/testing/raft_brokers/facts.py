@@ -15,7 +15,7 @@ from dledger.rocketmq.broker.parts import BrokerParts
 from dledger.rocketmq.metadata.files import Metadata
 from dledger.rocketmq.metadata.tables import GroupConfig, TopicConfig
 from dledger.testing.brokers.admin_traffic import KEPT
-from dledger.testing.brokers.parts.accounts import require_pair
+from dledger.testing.brokers.rig.accounts import require_pair
 
 #: The beginning of all names, which nobody else uses.
 _MADE = "made_"

@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 import attrs
 
-from dledger.testing.brokers.parts.accounts import require_pair
-from dledger.testing.brokers.parts.states import OffsetKey
+from dledger.testing.brokers.rig.accounts import require_pair
+from dledger.testing.brokers.rig.states import OffsetKey
 
 
 @attrs.define(eq=False)

@@ -29,9 +29,9 @@ from dledger.rocketmq.broker.admin.commands import SYSTEM_TOPICS
 from dledger.rocketmq.broker.parts import BrokerParts
 from dledger.rocketmq.metadata.files import Metadata
 from dledger.rocketmq.metadata.tables import LoggedTable
-from dledger.testing.brokers.parts.accounts import require_pair
-from dledger.testing.brokers.parts.machine import BrokerMachine
-from dledger.testing.brokers.parts.states import NO_MESSAGE
+from dledger.testing.brokers.rig.accounts import require_pair
+from dledger.testing.brokers.rig.machine import BrokerMachine
+from dledger.testing.brokers.rig.states import NO_MESSAGE
 from dledger.testing.raft_brokers.facts import is_made
 from dledger.testing.raft_brokers.raft import node_of
 from protocols.wire.errors import WireError

@@ -15,7 +15,7 @@ from dledger.node.threads import MemberThreads
 from dledger.raft_broker.service import RaftBrokerService
 from dledger.rocketmq.broker.options.config import broker_from_mapping
 from dledger.rocketmq.broker.service import BrokerPorts, BrokerProcess
-from dledger.testing.brokers.parts.machine import CLIENT_PORT, SMALL, BrokerMachine, MadeBroker, ProcessParts
+from dledger.testing.brokers.rig.machine import CLIENT_PORT, SMALL, BrokerMachine, MadeBroker, ProcessParts
 from dledger.values.ledger.config import DLedgerConfig
 from dledger.values.option_values import with_values
 
@@ -31,7 +31,7 @@ SCRUB: Mapping[str, object] = {"scrub_bytes_per_s": 200_000, "scrub_pause_ms": 5
 @attrs.frozen
 class MakeRaftBroker:
     """
-    A L{dledger.testing.brokers.parts.machine.MakeBroker}.
+    A L{dledger.testing.brokers.rig.machine.MakeBroker}.
 
     @ivar ids: of all members; they are names of machines.
     @ivar options: of every broker, by RocketMQ's names.
@@ -43,7 +43,7 @@ class MakeRaftBroker:
     scrubs: bool = False
 
     def __call__(self, machine: BrokerMachine, parts: ProcessParts) -> MadeBroker:
-        """See L{dledger.testing.brokers.parts.machine.MakeBroker}."""
+        """See L{dledger.testing.brokers.rig.machine.MakeBroker}."""
         is_sync, process, rng = machine.world.is_sync, parts.process, parts.rng
         config = broker_from_mapping({
             **SMALL, "brokerIP1": "10.0.0.1", "enableDLegerCommitLog": True, "dLegerSelfId": machine.name,

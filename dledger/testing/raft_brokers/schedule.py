@@ -48,16 +48,16 @@ from dledger.testing.brokers.pair_faults import (
     stop_without_index,
 )
 from dledger.testing.brokers.pairs import TIMING
-from dledger.testing.brokers.parts.accounts import (
+from dledger.testing.brokers.rig.accounts import (
     PLAIN,
     REFUSED,
     PairBroken,
     ProducedMessage,
     require_pair,
 )
-from dledger.testing.brokers.parts.lost_files import TABLES
-from dledger.testing.brokers.parts.machine import LARGE_FILE, BrokerMachine, BrokerWorld
-from dledger.testing.brokers.parts.states import (
+from dledger.testing.brokers.rig.lost_files import TABLES
+from dledger.testing.brokers.rig.machine import LARGE_FILE, BrokerMachine, BrokerWorld
+from dledger.testing.brokers.rig.states import (
     NO_MESSAGE,
     OffsetKey,
     check_by_key,

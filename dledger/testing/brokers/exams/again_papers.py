@@ -14,7 +14,7 @@ from dledger.testing.brokers.exams.examiner import (
     topic_fields,
 )
 from dledger.testing.brokers.exams.popping_papers import ACK, place_of, pop, receipts
-from dledger.testing.brokers.parts.asking import ClientMachine
+from dledger.testing.brokers.rig.asking import ClientMachine
 from protocols.wire.remoting import RemotingCommand
 
 HEART_BEAT, UNREGISTER, LIST_MEMBERS, MEMBERS, QUERY_MESSAGE, MIN_OFFSET = 34, 35, 38, 203, 12, 31

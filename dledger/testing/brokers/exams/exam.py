@@ -29,8 +29,8 @@ from dledger.testing.brokers.exams.popping_papers import (
     share_paper,
 )
 from dledger.testing.brokers.exams.reading_papers import place_paper, read_paper, refusal_paper
-from dledger.testing.brokers.parts.accounts import require_pair
-from dledger.testing.brokers.parts.asking import ClientMachine
+from dledger.testing.brokers.rig.accounts import require_pair
+from dledger.testing.brokers.rig.asking import ClientMachine
 from dledger.testing.world.bugs import BugWatch
 from dledger.testing.world.clock import SimClock
 from dledger.testing.world.streams import ByteNetwork

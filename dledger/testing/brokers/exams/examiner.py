@@ -21,10 +21,10 @@ from typing import Protocol, TypeAlias, TypeVar
 from twisted.internet.defer import Deferred
 
 from dledger.rocketmq.broker.replication import HAReplication
-from dledger.testing.brokers.parts.accounts import require_pair
-from dledger.testing.brokers.parts.asking import ClientMachine
-from dledger.testing.brokers.parts.machine import CLIENT_PORT, BrokerMachine
-from dledger.testing.brokers.parts.states import OffsetKey
+from dledger.testing.brokers.rig.accounts import require_pair
+from dledger.testing.brokers.rig.asking import ClientMachine
+from dledger.testing.brokers.rig.machine import CLIENT_PORT, BrokerMachine
+from dledger.testing.brokers.rig.states import OffsetKey
 from dledger.testing.world.clock import SimClock
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.broker_frames import BrokerAnswer, BrokerRequest

@@ -7,8 +7,8 @@ import json
 from typing import Protocol
 
 from dledger.testing.brokers.exams.examiner import Examiner
-from dledger.testing.brokers.parts.asking import ClientMachine
-from dledger.testing.brokers.parts.machine import BrokerMachine
+from dledger.testing.brokers.rig.asking import ClientMachine
+from dledger.testing.brokers.rig.machine import BrokerMachine
 
 LOCK = 41
 TOPICS_FILE = "/store/config/topics.json"

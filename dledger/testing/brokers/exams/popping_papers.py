@@ -7,7 +7,7 @@ import base64
 import json
 
 from dledger.testing.brokers.exams.examiner import SEND, Examiner, messages_in
-from dledger.testing.brokers.parts.accounts import RETRY_PREFIX
+from dledger.testing.brokers.rig.accounts import RETRY_PREFIX
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.message import Message
 

@@ -101,22 +101,23 @@ class _Key:
     always: bool = False
 
 
-def _exact_long(value: object, name: str) -> int | None:
-    """Of a key that Java does not have: a number that is cut or read from text would be another condition."""
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise BodyError(f"{name}={shown(value)} is not a whole number")
-    return json_long(value, name)
+def _exact(bits: int, *, or_null: bool) -> Callable[[object, str], int | None]:
+    """
+    The reader of a number whose key Java does not have: one that is cut, or read from a text, would be
+    another one. @param or_null: null keeps the default.
+    """
+    end = 1 << (bits - 1)
 
+    def read(value: object, name: str) -> int | None:
+        if value is None and or_null:
+            return None
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise BodyError(f"{name}={shown(value)} is not a whole number")
+        if not -end <= value < end:
+            raise BodyError(f"{name}={value} has more than {bits} bits")
+        return value
 
-def _exact_int(value: object, name: str) -> int | None:
-    number = _exact_long(value, name)
-    if number is not None and not -1 << 31 <= number < 1 << 31:
-        raise BodyError(f"{name}={number} has more than 32 bits")
-    return number
-
-
-def _or_null(read: Callable[[object, str], object]) -> Callable[[object, str], object]:
-    return lambda value, name: None if value is None else read(value, name)
+    return read
 
 
 def _version(value: object, name: str) -> int | None:
@@ -256,8 +257,7 @@ def _key_of(message: type[LedgerMessage], field: str, declared: object, kind: Re
         if field == "wire_version":
             read = _version
         elif is_of_ours:
-            exact = _exact_int if field in _INTS else _exact_long
-            read = exact if issubclass(message, Request) else _or_null(exact)
+            read = _exact(INT_BITS if field in _INTS else 64, or_null=not issubclass(message, Request))
         elif field in _INTS:
             read = json_int
     elif (kind, field) in _LONG_TEXTS:

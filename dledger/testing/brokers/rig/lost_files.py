@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 
-from dledger.testing.brokers.parts.machine import SMALL
+from dledger.testing.brokers.rig.machine import SMALL
 from dledger.testing.world.host import MachineDisk
 
 #: Of the queues, those that lose files, about; and of all files, those that become older copies.

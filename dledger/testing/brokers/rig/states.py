@@ -25,8 +25,8 @@ from dledger.rocketmq.metadata.files import Metadata
 from dledger.rocketmq.metadata.tables import GroupConfig, TopicConfig
 from dledger.rocketmq.store.records.key_hash import hash_of_key
 from dledger.rocketmq.store.records.store_config import UNIT_SIZE
-from dledger.testing.brokers.parts.accounts import ProducedMessage, require_pair
-from dledger.testing.brokers.parts.machine import SMALL, BrokerMachine
+from dledger.testing.brokers.rig.accounts import ProducedMessage, require_pair
+from dledger.testing.brokers.rig.machine import SMALL, BrokerMachine
 from dledger.testing.world.host import MachineDisk
 from protocols.wire.fastjson import JsonObject
 from protocols.wire.ledger.entry import BLANK_MAGIC
