@@ -79,13 +79,15 @@ def host_text(host: str) -> str:
 def shared_address(host: str) -> str:
     """
     The address by which the share of a client is counted: IPv4 whole, IPv6 as its network of 64 bits, which
-    a customer of a provider has at least. Other text stays as it is.
+    a customer of a provider has at least. All addresses of this machine are one. Other text stays as it is.
     """
     text = host_text(host)
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
         return text
+    if address.is_loopback:
+        return "127.0.0.1"
     if address.version == 4:
         return text
     return str(ipaddress.IPv6Network((int(address) >> 64 << 64, 64)))

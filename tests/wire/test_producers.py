@@ -18,3 +18,4 @@ class ProblemTests(SynchronousTestCase):
         self.assertIn("66 bytes", producer_problem("ä" * 33, 0))
         self.assertIn("sequence=-1", producer_problem("p", -1))
         self.assertIn(str(SEQUENCE_MAX), producer_problem("p", SEQUENCE_MAX + 1))
+        self.assertIn("'p\\ud800': half of a surrogate pair", producer_problem("p\ud800", 0))

@@ -23,7 +23,10 @@ NUMBERED_RUN = struct_of(NUMBERED_RUN_DECLARATION)
 
 def producer_problem(producer: str, sequence: int) -> str:
     """What is wrong with the id of a producer and a sequence; empty: nothing."""
-    size = len(producer.encode("utf-8", "replace"))
+    try:
+        size = len(producer.encode())
+    except UnicodeEncodeError:
+        return f"the id of a producer is {producer!r}: half of a surrogate pair is no text"
     if not 1 <= size <= PRODUCER_ID_BYTES_MAX:
         return f"the id of a producer has {size} bytes, 1 to {PRODUCER_ID_BYTES_MAX} are allowed"
     if not 0 <= sequence <= SEQUENCE_MAX:
