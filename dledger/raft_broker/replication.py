@@ -37,13 +37,12 @@ from dledger.raft_broker.raft_log import RaftLog
 from dledger.raft_broker.stamps import MessageStamps, PutPlaces, UnplacedRecord
 from dledger.raft_broker.store import RaftStore
 from dledger.raft_broker.topic_offers import TopicOffers
-from dledger.rocketmq.answering.refusals import CommandGroup
 from dledger.rocketmq.broker.options.role import MASTER_ID
 from dledger.rocketmq.broker.producing.puts import LogWriter, NotPut, Put
+from dledger.rocketmq.broker.replication import Replication
 from dledger.rocketmq.broker.surroundings import ReplicationNeeds
 from dledger.rocketmq.metadata.slave_synchronize import OwnLog, SlaveSynchronize
 from dledger.rocketmq.replication.put_status import PutStatus
-from dledger.rocketmq.replication.service import HAStatus
 from dledger.rocketmq.store.records.plain_records import Placed, PlainMessage
 from dledger.rocketmq.store.records.records import NewMessage, size_of
 from dledger.values.errors import DLedgerError, StoreError
@@ -158,13 +157,11 @@ SYNCHRONIZE_S = 3.0
 LOOK_S = 0.02
 
 
-class RaftReplication:
+class RaftReplication(Replication):
     """
-    A L{dledger.rocketmq.broker.replication.Replication}.
+    That of the ledger of a member. The member deletes old files itself, and its pages show the raft group.
 
     Invariant: C{config.role} is a master's only while C{stamps} are open.
-
-    Implements L{dledger.rocketmq.broker.replication.Replication}.
 
     @ivar synchronize: copies the master's metadata while this broker is a slave.
     @ivar stamps: gives messages their queue offsets; open while this broker takes them.
@@ -176,8 +173,9 @@ class RaftReplication:
         self, store: RaftStore, node: Node, stamps: MessageStamps, needs: ReplicationNeeds, *,
         body_bytes_max: int,
     ) -> None:
-        config, around = needs.config, needs.around
-        needs.metadata.follow_log(store.applied, store.held)
+        inside, around = needs.inside, needs.around
+        config, metadata = inside.config, inside.metadata
+        metadata.follow_log(store.applied, store.held)
         self._store = store
         self._log: RaftLog = store.log
         self._node = node
@@ -196,18 +194,18 @@ class RaftReplication:
             message_bytes_max=config.store.max_message_size, before=lambda: self.metadata.topics_first(),
         )
         offers = TopicOffers(
-            store, needs.metadata.topics, needs.client, wall_ms=lambda: int(around.wall_s() * 1000),
+            store, metadata.topics, needs.client, wall_ms=inside.wall_ms,
             queue_nums=config.default_topic_queue_nums,
         )
         self.synchronize = SlaveSynchronize(
-            needs.metadata, needs.client, own_address=lambda: needs.own.text, clock=around.reactor,
+            metadata, needs.client, own_address=lambda: inside.own.text, clock=around.reactor,
             run_in_thread=around.run_in_thread, interval_s=SYNCHRONIZE_S, own_log=OwnLog(
                 local_topics=needs.kept_topics, is_stopped=lambda: self._is_carried,
             ), topics_copied=offers.copied,
         )
         self.metadata = MetadataLog(
-            needs.metadata, node, around.reactor, wall_ms=lambda: int(around.wall_s() * 1000),
-            body_bytes_max=body_bytes_max, ends=QueueEnds(store.queues, lambda: stamps.queue_offsets),
+            metadata, node, around.reactor, wall_ms=inside.wall_ms, body_bytes_max=body_bytes_max,
+            ends=QueueEnds(store.queues, lambda: stamps.queue_offsets),
         )
 
     # -- the member ------------------------------------------------------------------------------
@@ -292,9 +290,6 @@ class RaftReplication:
         """See L{dledger.rocketmq.broker.replication.Replication}. RocketMQ registers it in this mode, too."""
         return self._config.ha_port
 
-    def commands(self) -> tuple[CommandGroup, ...]:
-        return ()
-
     def grown(self) -> bool:
         return False
 
@@ -319,9 +314,6 @@ class RaftReplication:
             self._call.cancel()
         self._call = None
         return succeed(None)
-
-    def maintain(self, *, at_any_hour: bool = False) -> None:
-        """See L{dledger.rocketmq.broker.replication.Replication}: L{tick} does it."""
 
     def tick(self) -> None:
         """
@@ -349,10 +341,6 @@ class RaftReplication:
 
     def settled(self) -> Deferred[None]:
         return self.metadata.settled()
-
-    def status(self) -> HAStatus | None:
-        """See L{dledger.rocketmq.broker.replication.Replication}. The member's pages show a raft group."""
-        return None
 
     def learned(self, master: str | None, ha_address: str | None) -> None:
         if master and self.synchronize.master_address != master:

@@ -79,7 +79,7 @@ class RaftLogKind:
 
     def open_store(
         self, config: BrokerConfig, around: BrokerSurroundings, *, failed: Callable[[Failure], None],
-        events: BrokerEvents,
+        events: BrokerEvents, is_awaited: Callable[[], bool],
     ) -> RaftStore:
         member = self.member
         assert member.node is not None, "the member is open before the broker"
@@ -89,7 +89,7 @@ class RaftLogKind:
         )
         self._store = RaftStore.open(
             config.store, around.disk, log, clock=around.reactor, run_in_thread=around.run_in_thread,
-            failed=failed, events=events,
+            failed=failed, events=events, is_awaited=is_awaited,
         )
         return self._store
 

@@ -63,6 +63,7 @@ class RaftStore(MessageStore):
     def open(
         cls, config: StoreConfig, disk: Disk, log: RaftLog, *, clock: IReactorTime,
         run_in_thread: RunInThread, failed: Callable[[Failure], None], events: BrokerEvents,
+        is_awaited: Callable[[], bool] = lambda: True,
     ) -> RaftStore:
         """
         Lock the directory of the broker, and open its queues.
@@ -107,7 +108,8 @@ class RaftStore(MessageStore):
                 config, OpenedFiles(
                     disk=disk, lock=lock, log=log, queues=queues, dispatcher=dispatch, indexing=indexing
                 ), StoreSurroundings(
-                    clock=clock, run_in_thread=run_in_thread, failed=failed, events=events
+                    clock=clock, run_in_thread=run_in_thread, failed=failed, events=events,
+                    is_awaited=is_awaited,
                 ), dispatch, known=known, held=held,
             )
         except BaseException as error:

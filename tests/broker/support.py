@@ -307,6 +307,7 @@ class Made(Settling):
         assert isinstance(store, CommitLogStore)
         self.store = store
         self.metadata = self.broker.metadata
+        self.inside = self.broker.inside
         self.store.start()
         self.settle()
         self.broker.own.bind(config.broker_ip1, 10911)

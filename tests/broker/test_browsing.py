@@ -22,7 +22,7 @@ class BrowserTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.asked = Asked()
         self.addCleanup(self.asked.close)
-        self.browser = MessageBrowser(self.asked.store, self.asked.clock)
+        self.browser = MessageBrowser(self.asked.inside)
         for number in range(10):
             self.put(b"%d" % number, KEYS=f"k{number} all", TAGS="paid", UNIQ_KEY=f"u{number}")
         self.put(b"other", topic="T2", KEYS="all")

@@ -10,7 +10,7 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.rocketmq.broker.parts import BrokerParts
-from dledger.rocketmq.broker.replication import HAReplication, Replication
+from dledger.rocketmq.broker.replication import HAReplication, StoreSide
 from dledger.rocketmq.store.records.events import BrokerEvents
 from protocols.wire.remoting import RemotingCommand, encode_command
 from tests import broker_events
@@ -166,7 +166,7 @@ class EventTableTests(SynchronousTestCase):
         }
         self.assertEqual(set(emit), set(broker_events.EVENTS))
         for event, call in emit.items():
-            names = [name.replace(f".{Replication.__name__}.", f".{HAReplication.__name__}.")
+            names = [name.replace(f".{StoreSide.__name__}.", f".{HAReplication.__name__}.")
                      for name in broker_events.listeners(event)]
             with Calls() as calls:
                 call()

@@ -215,7 +215,7 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
     ), {"test": "tests.broker.store.test_store.LifeTests.test_without_the_marks_of_a_crash"}),
     ("offsets-of-a-former-life", "the offsets of a deleted topic are written to the log after its deletion", (
         Patch("dledger.rocketmq.metadata.offsets",
-              "        if self.place_of(topic) > self._lives.get(topic, 0):\n", "        if False:\n"),
+              "        if self._place_of(topic) > self._lives.get(topic, 0):\n", "        if False:\n"),
     ), {"test": "tests.sim.test_logged_tables.SlaveTests.test_offsets_of_a_deleted_topic"}),
     ("recall-too-late", "a message is delivered while the note of its recall is being stored", (
         Patch("dledger.rocketmq.broker.producing.delays.timers",
@@ -352,7 +352,7 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
         Patch(COPY, "            await self._own_log.reached()\n", "            pass\n"),
     ), {"test": "tests.broker.metadata.test_slave_synchronize"}),
     ("table-before-the-log", "a table is on the disk before the messages that it notifies of", (
-        Patch(FILES, "            await self.flush_log()\n", ""),
+        Patch(FILES, "            await self._flush_log()\n", ""),
     ), {"test": "tests.broker.metadata.test_files"}),
     ("cut-offsets-stay", "a slave keeps offsets in a part of its log that it gave up", (
         Patch(BOUNDS, "                if offset > end:\n", "                if False:\n"),

@@ -86,6 +86,12 @@ class LifeTests(RaftCase):
         self.assertEqual(calls, [store.log.begin_offset])
         self.stop()
 
+    def test_a_raft_log_is_not_cut(self) -> None:
+        """Only committed messages are dispatched: no queue of a running broker could have to follow a cut."""
+        self.start()
+        self.assertRaises(AssertionError, self.broker.cut, 0)
+        self.stop()
+
     def test_entries_wait_for_their_queues(self) -> None:
         """Old entries expire when their units are on stable storage: their queues could not go on else."""
         self.disk = MemoryDisk(modified_s=0)

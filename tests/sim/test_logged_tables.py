@@ -105,7 +105,7 @@ class SlaveTests(LoggedTablesCase):
         self.run_for(2.0)
         self.assertEqual((slave.logged("T@made_g"), slave.logged("U@made_g")), (None, {"0": 6}))
         self.look()
-        slave.place_of = lambda topic: 0
+        slave._place_of = lambda topic: 0
         self.slaves[0].boots += 1  # all entries are compared again
         error = self.assertRaises(PairBroken, self.look)
         self.assertIn("consumerOffsets T@made_g is {'0': 5}, and None in the log", str(error))

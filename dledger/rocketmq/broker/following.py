@@ -84,8 +84,9 @@ class Following:
         self, needs: ReplicationNeeds, ha: HAService, log: LogPort
     ) -> None:
         """@param log: our own."""
-        around, own = needs.around, needs.own
-        self._config = needs.config
+        around, inside = needs.around, needs.inside
+        own = inside.own
+        self._config = inside.config
         self._ha = ha
         self._client = needs.client
         self._own = own
@@ -97,7 +98,7 @@ class Following:
         if ha.slave is not None:
             self.offers = RecordOffers(log, ha.slave, _Handler(needs.client, self._master_address))
         self.synchronize = SlaveSynchronize(
-            needs.metadata, needs.client, own_address=lambda: own.text, clock=around.reactor,
+            inside.metadata, needs.client, own_address=lambda: own.text, clock=around.reactor,
             run_in_thread=around.run_in_thread, own_log=OwnLog(
                 local_topics=needs.kept_topics, reached=self.reached,
                 is_stopped=lambda: ha.slave is not None and ha.slave.is_stopped,

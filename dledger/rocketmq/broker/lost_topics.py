@@ -14,11 +14,9 @@ from collections.abc import Callable, Collection
 
 from twisted.logger import Logger
 
-from dledger.rocketmq.broker.options.config import BrokerConfig
+from dledger.rocketmq.broker.options.inside import BrokerInside
 from dledger.rocketmq.broker.producing.topic_checks import is_own
-from dledger.rocketmq.metadata.files import Metadata
 from dledger.rocketmq.metadata.tables import TopicConfig
-from dledger.rocketmq.store.deleted_topics import DeletedTopics
 from dledger.rocketmq.store.queries import offset_at
 from dledger.rocketmq.store.store import MessageStore
 from dledger.values.errors import StoreError
@@ -69,25 +67,17 @@ def lost_topic(name: str, queue_id: int, *, queue_nums: int) -> TopicConfig:
 
 
 class LostTopics:
-    """
-    Adds the topics that the table lacks, when the store is ready, and when a message goes to one.
-
-    @ivar deleted: the deletions in the log.
-    """
+    """Adds the topics that the table lacks, when the store is ready, and when a message goes to one."""
 
     log = Logger()
 
-    def __init__(
-        self, config: BrokerConfig, store: MessageStore, metadata: Metadata, *, wall_ms: Callable[[], int],
-        changed: Callable[[], None],
-    ) -> None:
+    def __init__(self, inside: BrokerInside, *, changed: Callable[[], None]) -> None:
         """@param changed: called when a topic was added later."""
-        self._config = config
-        self._store = store
-        self.deleted = DeletedTopics(store)
-        self._topics = metadata.topics
-        self._offsets = metadata.consumer_offsets
-        self._wall_ms = wall_ms
+        self._config = inside.config
+        self._store = inside.store
+        self._topics = inside.metadata.topics
+        self._offsets = inside.metadata.consumer_offsets
+        self._wall_ms = inside.wall_ms
         self._changed = changed
 
     def restore(self) -> None:

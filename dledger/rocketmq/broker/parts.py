@@ -9,8 +9,9 @@ events.
     router                   selects the part that answers a request
     registrar                the name servers
 
-Invariant: no part is replaced. A part that emits events receives the broker, as L{BrokerEvents}, at its
-construction; no event occurs before the constructor has returned.
+Invariant: a part is whole when it is made: nothing is added to it later, and no part is replaced. A part
+that emits events receives the broker, as L{BrokerEvents}, at its construction; no event occurs before the
+constructor has returned.
 
 L{dledger.rocketmq.broker.service.BrokerService} knows the order in which ports and files are opened and
 closed.
@@ -67,6 +68,7 @@ from dledger.rocketmq.broker.consuming.visible import all_visible
 from dledger.rocketmq.broker.lost_topics import LostTopics
 from dledger.rocketmq.broker.name_server import BrokerIdentity, MasterSearch, NameServerRegistrar
 from dledger.rocketmq.broker.options.config import BrokerConfig
+from dledger.rocketmq.broker.options.inside import BrokerInside
 from dledger.rocketmq.broker.options.own_address import OwnAddress, bracketed
 from dledger.rocketmq.broker.options.system_topics import add_system_topics
 from dledger.rocketmq.broker.producing.answers import SendAnswers
@@ -95,7 +97,6 @@ from dledger.rocketmq.broker.upkeep import MetadataSaver
 from dledger.rocketmq.metadata.files import Metadata
 from dledger.rocketmq.metadata.tables import TopicConfig
 from dledger.rocketmq.replication.put_status import PutStatus
-from dledger.rocketmq.store.commit_log_store import CommitLogStore
 from dledger.rocketmq.store.deleted_topics import DeletedTopics, deletion_note
 from dledger.rocketmq.store.log_reads import LogReads
 from dledger.rocketmq.store.queues.consume_queues import open_queues_max
@@ -115,8 +116,9 @@ class BrokerParts(BrokerEvents):
     """
     One broker; the L{BrokerEvents} of its parts.
 
+    @ivar deleted: knows which topics were deleted, and where in the log.
     @ivar lost_topics: adds the topics that the table lacks.
-    @ivar own: its address for clients; known when its first port listens.
+    @ivar inside: what its parts share.
     @ivar replication: stores and replicates the log.
     @ivar browser: reads messages for its pages.
     """
@@ -152,49 +154,55 @@ class BrokerParts(BrokerEvents):
             credentials=read_credentials(own) if own else None,
         )
         kind = kind or CommitLogKind()
-        self.store = kind.open_store(config, around, failed=self._store_failed, events=self)
+        self.store = kind.open_store(
+            config, around, failed=self._store_failed, events=self,
+            is_awaited=lambda: bool(len(self.pulls) or len(self.pops)),
+        )
+        self.deleted = DeletedTopics(self.store)
         self.metadata = self._metadata()
-        self.store.queues.begins_at = self.metadata.consumer_offsets.place_of = self.deleted.place_of
-        self.metadata.flush_log = lambda: self.store.log.flush().addCallback(lambda _: None)
+        self.inside = BrokerInside(
+            config=config, store=self.store, metadata=self.metadata, clock=clock, wall_ms=self.wall_ms,
+            own=self.own,
+        )
+        self.lost_topics = LostTopics(self.inside, changed=self.topics_changed)
         self.saver = MetadataSaver(self.metadata, around.run_in_thread)
         self.replication = kind.replicate(self.store, ReplicationNeeds(
-            config=config, around=around, metadata=self.metadata, client=self.client, own=self.own,
-            events=self, turn=self.turn, kept_topics=self.deleted.kept,
+            inside=self.inside, around=around, client=self.client, events=self, turn=self.turn,
+            kept_topics=self.deleted.kept,
         ))
         self.pipeline = PutPipeline(
             traced(self.replication.writer, around.trace), wall_ms=self.wall_ms, seconds=clock.seconds,
             failed=around.failed,
         )
-        self.checks = TopicChecks(self.metadata, config, wall_ms=self.wall_ms, events=self)
-        self.browser = MessageBrowser(self.store, clock)
+        self.checks = TopicChecks(self.inside, events=self)
+        self.browser = MessageBrowser(self.inside)
         self.reads = LogReads(
             self.store.log, clock=clock, turn=self.turn, bad=self.store.bad_records
         )
         self._make_sending()
         self._make_consuming()
-        self.store.reput.is_awaited = lambda: bool(len(self.pulls) or len(self.pops))
         self.router = self._router()
         self.registrar = NameServerRegistrar(
             config.name_servers, self.client, self.identity, self.metadata.topics, clock=clock,
             interval_s=config.register_name_server_period / 1000,
             timeout_s=REGISTER_TIMEOUT_S,
-            master=MasterSearch(learned=self._learned, is_wanted=self.replication.seeks_master),
+            master=MasterSearch(learned=self.replication.learned, is_wanted=self.replication.seeks_master),
         )
 
     # -- parts -----------------------------------------------------------------------------------
 
     def _metadata(self) -> Metadata:
         config, now_ms = self.config, self.wall_ms()
-        metadata = Metadata(self._around.disk, config.store.config_path, now_ms=now_ms)
+        metadata = Metadata(
+            self._around.disk, config.store.config_path, now_ms=now_ms, place_of=self.deleted.place_of,
+            flush_log=lambda: self.store.log.flush().addCallback(lambda _: None),
+        )
         try:
             metadata.load()
         except BaseException:
             self.store.abandon()
             raise
         restore_options(config, metadata.changed_options)
-        self.lost_topics = LostTopics(
-            config, self.store, metadata, wall_ms=self.wall_ms, changed=self.topics_changed
-        )
         for path in metadata.restored:
             self.log.warn("{path} was restored from its .bak", path=path)
         if not config.is_slave:
@@ -202,31 +210,17 @@ class BrokerParts(BrokerEvents):
         return metadata
 
     def _make_sending(self) -> None:
-        config, store, metadata, pipeline = self.config, self.store, self.metadata, self.pipeline
-        own, wall_ms = self.own, self.wall_ms
+        inside, pipeline, config = self.inside, self.pipeline, self.config
         rules = PutRules(self.checks, config)
-        ids = UniqueIds(own, wall_ms=wall_ms, rng=self._around.rng)
-        self._long_sends = LongSends(
-            rules, metadata, config, own=own, wall_ms=wall_ms, ids=ids,
-            may_time=lambda: self.timers.may_wait(),
-        )
-        self._answers = SendAnswers(config, own, self.refusals)
-        self.sends = Sends(
-            pipeline, PlainSends(rules, config, own=own, ids=ids), self._long_sends, self._answers
-        )
-        self.native = NativeCommands(store, pipeline, rules, self.reads, config, own=own, wall_ms=wall_ms)
-        self.send_back = SendBack(
-            config, store, metadata, pipeline, rules, own=own, wall_ms=wall_ms, rng=self._around.rng
-        )
-        self.send_back.is_over = self._is_over
+        ids = UniqueIds(self.own, wall_ms=self.wall_ms, rng=self._around.rng)
+        self.timers = TimerService(inside, pipeline, topic_of=self.lost_topics.found)
+        self._long_sends = LongSends(inside, rules, ids=ids, may_time=self.timers.may_wait)
+        self._answers = SendAnswers(inside, self.refusals)
+        self.sends = Sends(pipeline, PlainSends(inside, rules, ids=ids), self._long_sends, self._answers)
+        self.native = NativeCommands(inside, pipeline, rules, self.reads)
+        self.send_back = SendBack(inside, pipeline, rules, rng=self._around.rng, is_over=self._is_over)
         self.schedule = ScheduleMessageService(
-            store, metadata.delay_offsets, pipeline, own=own, clock=self._around.reactor, wall_ms=wall_ms,
-            topic_of=self.lost_topics.found, is_over=self.deleted.is_over,
-        )
-
-        self.timers = TimerService(
-            store, metadata, pipeline, own=own, clock=self._around.reactor, wall_ms=wall_ms,
-            topic_of=self.lost_topics.found,
+            inside, pipeline, topic_of=self.lost_topics.found, is_over=self.deleted.is_over
         )
 
     def _make_consuming(self) -> None:
@@ -237,87 +231,66 @@ class BrokerParts(BrokerEvents):
 
     def _make_reading(self) -> None:
         """Parts that give messages, and keep offsets."""
-        config, store, metadata, wall_ms = self.config, self.store, self.metadata, self.wall_ms
-        slow_bytes, clock, gate = usual_slow_bytes(), self._around.reactor, self.gate
+        inside, slow_bytes, gate = self.inside, usual_slow_bytes(), self.gate
         visible = all_visible if gate is None else gate.visible
-        commits = CommitJudge(config, store)
+        commits = CommitJudge(inside)
         reading = PullReading(
-            config, metadata, self.consumer_table, commits, wall_ms=wall_ms, visible=visible,
-            retries_of=self.deleted.retries_of,
+            inside, self.consumer_table, commits, visible=visible, retries_of=self.deleted.retries_of
         )
-        self.pulls = PullCommands(
-            config, store, metadata, reading, clock=clock, wall_ms=wall_ms, slow_bytes=slow_bytes
-        )
-        self.pulls.progress.trace = self._around.trace
-        self.key_queries = KeyQueries(store, clock=clock, visible=visible)
+        self.pulls = PullCommands(inside, reading, trace=self._around.trace, slow_bytes=slow_bytes)
+        self.key_queries = KeyQueries(inside, visible=visible)
         self.locks = QueueLocks(steady_ms=self._around.steady_clock())
-        self.offset_bounds = OffsetBounds(store, metadata, clock=clock, wall_ms=wall_ms)
+        self.offset_bounds = OffsetBounds(inside)
         self.offsets = OffsetCommands(
-            config, store, metadata, commits, wall_ms=wall_ms, slow_bytes=slow_bytes,
-            settled=self.replication.settled,
+            inside, commits, slow_bytes=slow_bytes, settled=self.replication.settled
         )
 
     def _make_taking(self) -> None:
         """Parts that end what was given: acks, ends of transactions, administrators."""
-        config, store, metadata, wall_ms = self.config, self.store, self.metadata, self.wall_ms
-        clock, gate = self._around.reactor, self.gate
+        inside, pipeline, gate = self.inside, self.pipeline, self.gate
         self.consumers = ConsumerCommands(
-            config, metadata, self.consumer_table, self.producer_table, wall_ms=wall_ms,
-            steady_ms=self._around.steady_clock(), rights=gate,
-        )
-        self.replies = ReplyCommands(
-            config, self._long_sends, self.pipeline, self.producer_table, own=self.own, wall_ms=wall_ms,
+            inside, self.consumer_table, self.producer_table, steady_ms=self._around.steady_clock(),
             rights=gate,
         )
+        self.replies = ReplyCommands(inside, pipeline, self._long_sends, self.producer_table, rights=gate)
         ends = TransactionEnds()
         self.transactions = TransactionCommands(
-            config, store, metadata, self.pipeline, ends=ends, own=self.own, wall_ms=wall_ms,
-            topic_of=self.lost_topics.found,
+            inside, pipeline, ends=ends, topic_of=self.lost_topics.found
         )
         self.checks_of_halves = TransactionCheckService(
-            config, store, self.pipeline, ends, HalfProgress(store, metadata, wall_ms=wall_ms),
-            HalfJudge(config, store, self.pipeline, ends, own=self.own, wall_ms=wall_ms),
-            ProducerQuestions(config, self.producer_table, own=self.own, wall_ms=wall_ms, rights=gate),
-            clock=clock,
+            inside, pipeline, ends, HalfProgress(inside), HalfJudge(inside, pipeline, ends),
+            ProducerQuestions(inside, self.producer_table, rights=gate),
         )
-        self.revive = ReviveService(
-            config, store, metadata, self.pipeline, self.checks, own=self.own, clock=clock, wall_ms=wall_ms
+        self.revive = ReviveService(inside, pipeline, self.checks)
+        in_order, retries = InOrder(inside), RetryTopics(inside)
+        taking = PopTaking(inside, self.revive, in_order, retries)
+        giving = PopGiving(
+            inside, pipeline, taking, self.revive, in_order, progress=self.pulls.progress
         )
-        in_order = InOrder(metadata, wall_ms=wall_ms)
-        retries = RetryTopics(config, metadata)
-        taking = PopTaking(config, store, metadata, self.revive, in_order, retries, wall_ms=wall_ms)
         self.pops = PopCommands(
-            PopReading(config, metadata, self.pipeline, retries, wall_ms=wall_ms), taking, PopGiving(
-                taking, metadata, self.pipeline, self.revive, in_order, own=self.own, wall_ms=wall_ms,
-                progress=self.pulls.progress,
-            ), in_order, retries, clock=clock, wall_ms=wall_ms,
+            inside, PopReading(inside, pipeline, retries), taking, giving, in_order, retries
         )
         self.pop_acks = PopAcks(
-            config, self.pipeline, self.revive, in_order, own=self.own, wall_ms=wall_ms,
-            freed=self.pops.freed, settled=self.replication.settled,
+            inside, pipeline, self.revive, in_order, freed=self.pops.freed, settled=self.replication.settled
         )
-        self.admin = AdminCommands(AdminParts(
-            config=config, store=store, metadata=metadata, disk=self._around.disk, pulls=self.pulls,
-            wall_ms=wall_ms, save=self._save_and_settle, keep=self._save,
+        self.admin = AdminCommands(inside, AdminParts(
+            disk=self._around.disk, pulls=self.pulls, save=self._save_and_settle, keep=self._save,
             topics_changed=self.topics_changed, note_deletion=self.note_deletion,
-            popped_by=GroupEnds(self.pipeline, self.revive, own=self.own, wall_ms=wall_ms).of,
-            ha_status=self.replication.status, stored=self._stored,
-            refused=lambda: str(self.refusals),
-        ), clock=clock)
+            popped_by=GroupEnds(inside, pipeline, self.revive).of,
+            ha_status=self.replication.status, stored=self._stored, refused=lambda: str(self.refusals),
+        ))
 
     def _router(self) -> CommandRouter:
-        config, store, metadata, table = self.config, self.store, self.metadata, self.consumer_table
+        config, inside, table = self.config, self.inside, self.consumer_table
         groups: tuple[CommandGroup, ...] = (
             self.pulls, self.consumers, self.offsets, self.key_queries, self.locks, self.admin,
-            RecallCommands(config, metadata, self.timers, self._answers, wall_ms=self.wall_ms),
-            *self._queries(), RefusedCommands(), Assignments(
-                config, metadata, table, route_of=RouteQuestions(config.name_servers, self.client).ask,
-                seconds=self._around.reactor.seconds, wall_ms=self.wall_ms, save=self._save_and_settle,
-            ),
-            ResetOffsets(config, store, metadata, table, wall_ms=self.wall_ms,
-                         settled=self.replication.settled),
-            TableCommands(metadata), self.send_back, self.transactions, self.replies, self.pops,
-            self.pop_acks, self.native, *self.replication.commands(),
+            RecallCommands(inside, self.timers, self._answers), *self._queries(), RefusedCommands(),
+            Assignments(
+                inside, table, route_of=RouteQuestions(config.name_servers, self.client).ask,
+                save=self._save_and_settle,
+            ), ResetOffsets(inside, table, settled=self.replication.settled), TableCommands(self.metadata),
+            self.send_back, self.transactions, self.replies, self.pops, self.pop_acks, self.native,
+            *self.replication.commands(),
         )
         gate = self.gate
         if gate is not None:
@@ -335,16 +308,12 @@ class BrokerParts(BrokerEvents):
 
     def _queries(self) -> tuple[CommandGroup, ...]:
         """What administrators ask about topics, queues and clients."""
-        config, store, metadata, table = self.config, self.store, self.metadata, self.consumer_table
-        progress = self.pulls.progress
-        stats = StatsCommands(config, store, metadata, table, progress=progress)
-        return stats, QueueQueries(
-            config, store, metadata, table, stats, progress=progress, own=lambda: self.own.text,
-            wall_ms=self.wall_ms,
-        ), ClientQueries(
-            config, store, table, self.producer_table, clock=self._around.reactor
-        ), Cleaning(
-            config, store, metadata, maintain=lambda: self.replication.maintain(at_any_hour=True)
+        inside, table, progress = self.inside, self.consumer_table, self.pulls.progress
+        stats = StatsCommands(inside, table, progress=progress)
+        return (
+            stats, QueueQueries(inside, table, stats, progress=progress),
+            ClientQueries(inside, table, self.producer_table),
+            Cleaning(inside, maintain=lambda: self.replication.maintain(at_any_hour=True)),
         )
 
     # -- events: see dledger.rocketmq.store.records.events -------------------------------------------------
@@ -355,9 +324,8 @@ class BrokerParts(BrokerEvents):
         self.store.reput.wake(defers=defers)
 
     def cut(self, end_offset: int) -> None:
-        assert isinstance(self.store, CommitLogStore), "a raft log is cut where nothing is dispatched"
-        self.store.log_was_cut(end_offset)
-        self.lost_topics.deleted.forget()
+        self.replication.cut(end_offset)
+        self.deleted.forget()
         self.offset_bounds.cut()
 
     def arrived(self, arrived: Arrived) -> None:
@@ -409,7 +377,7 @@ class BrokerParts(BrokerEvents):
 
     def role_changed(self) -> None:
         self._stop_delivering()
-        self.lost_topics.deleted.forget()
+        self.deleted.forget()
         if not self.config.is_slave:
             add_system_topics(self.metadata, self.config, self.wall_ms())
             self.lost_topics.restore()
@@ -467,11 +435,6 @@ class BrokerParts(BrokerEvents):
         self._stop_delivering()
         self.reads.answer_waiting()
 
-    @property
-    def deleted(self) -> DeletedTopics:
-        """Knows which topics were deleted, and where in the log."""
-        return self.lost_topics.deleted
-
     def note_deletion(self, topic: str) -> Put:
         """Note in the log that a topic is deleted; see L{AdminParts}."""
         now_ms, pipeline = self.wall_ms(), self.pipeline
@@ -521,9 +484,6 @@ class BrokerParts(BrokerEvents):
 
     def _stored(self) -> int:
         return self.pipeline.stored
-
-    def _learned(self, master: str | None, ha_address: str | None) -> None:
-        self.replication.learned(master, ha_address)
 
     def _store_failed(self, failure: Failure) -> None:
         self._around.failed(f"the store has failed: {failure.getErrorMessage()}")

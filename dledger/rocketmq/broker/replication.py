@@ -2,13 +2,15 @@
 """
 The interface through which a broker stores and replicates its log, and the first of its two kinds.
 
-L{LogKind} and L{Replication} are the interface. L{CommitLogKind} is RocketMQ's commit log, which a master
+L{LogKind} and L{Replication} are the interface; what a kind does not have is answered by the defaults of
+L{StoreSide} and L{AdminSide}. L{CommitLogKind} is RocketMQ's commit log, which a master
 sends to its slaves. The other kind, a raft log, is in the room C{dledger.raft_broker}, which imports both the
 broker and the ledger.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Protocol
 
@@ -31,45 +33,20 @@ from dledger.rocketmq.store.records.events import BrokerEvents
 from dledger.rocketmq.store.store import MessageStore
 
 
-class Replication(Protocol):
-    """
-    The replication of one broker.
-
-    @ivar writer: appends messages.
-    """
-
-    @property
-    def writer(self) -> LogWriter:
-        """Appends messages, and waits until they are replicated."""
-
-    @property
-    def is_running(self) -> bool:
-        """Whether L{start} was called, and L{stop} was not."""
-
-    @property
-    def port(self) -> int:
-        """The port that name servers get as the one for slaves, even if nothing listens there."""
-
-    def commands(self) -> tuple[CommandGroup, ...]:
-        """The commands of this replication, for the router."""
+class StoreSide:
+    """What the store of a broker calls. A replication overrides what concerns it; so with the others."""
 
     def grown(self) -> bool:
         """The log has grown. @return: whether slaves and answers have precedence over dispatching."""
+        raise NotImplementedError
 
-    def start(self) -> None:
-        """Begin to replicate. Called when the ports of the broker listen."""
+    def cut(self, end_offset: int) -> None:
+        """
+        The log now ends here (L{BrokerEvents.cut}).
 
-    def follow(self) -> None:
-        """Begin to look for the master, if this is a slave. Called after L{start}."""
-
-    def unfollow(self) -> None:
-        """Stop looking for the master."""
-
-    def stop(self) -> Deferred[None]:
-        """@return: fires when no work on the log is under way."""
-
-    def tick(self) -> None:
-        """Called once a second until the broker stops."""
+        @raise StoreError: the consume queues could not follow.
+        """
+        raise AssertionError("this log is cut only where nothing is dispatched")
 
     def metadata_logged(self, record: bytes, offset: int, term: int, *, is_kept: bool) -> None:
         """
@@ -80,24 +57,24 @@ class Replication(Protocol):
         @param is_kept: its tables were saved before.
         """
 
-    def settled(self) -> Deferred[None]:
-        """
-        Wait until a change of the metadata may be acknowledged.
 
-        @return: fires when the next master will know the change, as far as this replication can say; fails
-            with L{DLedgerError} if that is not certain.
-        """
+class RoleSide(ABC):
+    """What is called as the broker registers with name servers, and looks for its master."""
 
-    def maintain(self, *, at_any_hour: bool = False) -> None:
-        """
-        Check the free disk space, and delete old files that nobody needs.
+    @property
+    @abstractmethod
+    def port(self) -> int:
+        """The port that name servers get as the one for slaves, even if nothing listens there."""
 
-        @param at_any_hour: delete them even if this is not the hour of C{delete_when}.
-        """
+    @abstractmethod
+    def follow(self) -> None:
+        """Begin to look for the master, if this is a slave. Called after L{Replication.start}."""
 
-    def status(self) -> HAStatus | None:
-        """The status for RocketMQ's tools; None: there is none."""
+    @abstractmethod
+    def unfollow(self) -> None:
+        """Stop looking for the master."""
 
+    @abstractmethod
     def learned(self, master: str | None, ha_address: str | None) -> None:
         """
         A name server has reported the master.
@@ -106,8 +83,70 @@ class Replication(Protocol):
         @param ha_address: its address for slaves; None: not known.
         """
 
+    @abstractmethod
     def seeks_master(self) -> bool:
         """Whether this is a slave that can do nothing before it learns of another master."""
+
+
+class AdminSide:
+    """
+    What administrators, and changes of metadata, ask.
+
+    @ivar acts: what an operator can do with the log; None: nothing.
+    """
+
+    acts: LogActs | None = None
+
+    def commands(self) -> tuple[CommandGroup, ...]:
+        """The commands of this replication, for the router."""
+        return ()
+
+    def settled(self) -> Deferred[None]:
+        """
+        Wait until a change of the metadata may be acknowledged.
+
+        @return: fires when the next master will know the change, as far as this replication can say; fails
+            with L{DLedgerError} if that is not certain. By default at once: slaves copy the metadata when
+            they ask for them, and nobody waits for that.
+        """
+        return succeed(None)
+
+    def maintain(self, *, at_any_hour: bool = False) -> None:
+        """
+        Check the free disk space, and delete old files that nobody needs; by default somebody else does.
+
+        @param at_any_hour: delete them even if this is not the hour of C{delete_when}.
+        """
+
+    def status(self) -> HAStatus | None:
+        """The status for RocketMQ's tools; None: there is none."""
+        return None
+
+
+class Replication(StoreSide, RoleSide, AdminSide):
+    """The replication of one broker: its life, and its three sides."""
+
+    @property
+    @abstractmethod
+    def writer(self) -> LogWriter:
+        """Appends messages, and waits until they are replicated."""
+
+    @property
+    @abstractmethod
+    def is_running(self) -> bool:
+        """Whether L{start} was called, and L{stop} was not."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Begin to replicate. Called when the ports of the broker listen."""
+
+    @abstractmethod
+    def stop(self) -> Deferred[None]:
+        """@return: fires when no work on the log is under way."""
+
+    @abstractmethod
+    def tick(self) -> None:
+        """Called once a second until the broker stops."""
 
 
 class LogKind(Protocol):
@@ -115,11 +154,12 @@ class LogKind(Protocol):
 
     def open_store(
         self, config: BrokerConfig, around: BrokerSurroundings, *, failed: Callable[[Failure], None],
-        events: BrokerEvents,
+        events: BrokerEvents, is_awaited: Callable[[], bool],
     ) -> MessageStore:
         """
         Open the store of the broker.
 
+        @param is_awaited: whether a consumer waits for new messages.
         @raise StoreError: it cannot be opened; nothing is held.
         """
 
@@ -132,11 +172,11 @@ class CommitLogKind:
 
     def open_store(
         self, config: BrokerConfig, around: BrokerSurroundings, *, failed: Callable[[Failure], None],
-        events: BrokerEvents,
+        events: BrokerEvents, is_awaited: Callable[[], bool],
     ) -> CommitLogStore:
         return CommitLogStore.open(
             config.store, around.disk, is_slave=config.is_slave, clock=around.reactor,
-            run_in_thread=around.run_in_thread, failed=failed, events=events,
+            run_in_thread=around.run_in_thread, failed=failed, events=events, is_awaited=is_awaited,
         )
 
     def replicate(self, store: MessageStore, needs: ReplicationNeeds) -> HAReplication:
@@ -144,26 +184,21 @@ class CommitLogKind:
         return HAReplication(store, needs)
 
 
-class HAReplication:
+class HAReplication(Replication):
     """
     The L{Replication} of a commit log: this broker sends it to slaves, or is a slave.
 
-    Implements L{Replication}.
-
     @ivar following: follows the master; None if this broker is a master.
-    @ivar acts: what an operator can do with the log.
     """
 
     def __init__(self, store: CommitLogStore, needs: ReplicationNeeds) -> None:
-        config, around = needs.config, needs.around
+        config, around = needs.inside.config, needs.around
         self._store = store
         self._config = config
         self.ha = HAService(
             config.ha, store.log, around.reactor, rng=around.rng, failed=around.failed, events=needs.events,
-            listen=around.ha_listen, master_range=self._master_range,
+            listen=around.ha_listen, master_range=self._master_range, act=needs.turn.act,
         )
-        if self.ha.master is not None:
-            self.ha.master.act = needs.turn.act
         self.following: Following | None = None
         if config.is_slave:
             self.following = Following(needs, self.ha, store.log)
@@ -216,12 +251,8 @@ class HAReplication:
         if self.following is not None and self.following.offers is not None:
             self.following.offers.tick()
 
-    def metadata_logged(self, record: bytes, offset: int, term: int, *, is_kept: bool) -> None:
-        """See L{Replication}. A commit log has none."""
-
-    def settled(self) -> Deferred[None]:
-        """See L{Replication}. Slaves copy metadata when they ask for them; nobody waits for that."""
-        return succeed(None)
+    def cut(self, end_offset: int) -> None:
+        self._store.log_was_cut(end_offset)
 
     def maintain(self, *, at_any_hour: bool = False) -> None:
         self._maintenance.keep(at_any_hour=at_any_hour)

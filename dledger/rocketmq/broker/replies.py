@@ -15,12 +15,9 @@ Source: ReplyMessageProcessor (4.9.8, 5.3.3); differs: the broker does not wait 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from dledger.rocketmq.answering.refusals import Code, CommandGroup, Handlers, Refused
 from dledger.rocketmq.broker.consuming.producers import ProducerRights, ProducerTable, reads
-from dledger.rocketmq.broker.options.config import BrokerConfig
-from dledger.rocketmq.broker.options.own_address import OwnAddress
+from dledger.rocketmq.broker.options.inside import BrokerInside
 from dledger.rocketmq.broker.producing.answers import put_refusal
 from dledger.rocketmq.broker.producing.puts import NotPut, Put, PutPipeline
 from dledger.rocketmq.broker.producing.sending.sends import SEND_REPLY, SEND_REPLY_V2, LongSends
@@ -45,20 +42,17 @@ class ReplyCommands(CommandGroup):
     small_codes = frozenset({SEND_REPLY, SEND_REPLY_V2})
 
     def __init__(
-        self, config: BrokerConfig, long: LongSends, pipeline: PutPipeline, producers: ProducerTable, *,
-        own: OwnAddress, wall_ms: Callable[[], int], rights: ProducerRights | None = None,
+        self, inside: BrokerInside, pipeline: PutPipeline, long: LongSends, producers: ProducerTable, *,
+        rights: ProducerRights | None = None,
     ) -> None:
-        """
-        @param wall_ms: milliseconds since 1970.
-        @param rights: of the accounts; None: every producer may get replies.
-        """
+        """@param rights: of the accounts; None: every producer may get replies."""
         self._rights = rights
-        self._config = config
+        self._config = inside.config
         self._long = long
         self._pipeline = pipeline
         self._producers = producers
-        self._own = own
-        self._wall_ms = wall_ms
+        self._own = inside.own
+        self._wall_ms = inside.wall_ms
         self.pushed = 0
 
     def handlers(self) -> Handlers:

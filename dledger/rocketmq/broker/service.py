@@ -45,7 +45,7 @@ from dledger.rocketmq.broker.measuring import measure
 from dledger.rocketmq.broker.options.config import BrokerConfig, run_time_options
 from dledger.rocketmq.broker.parts import BrokerParts
 from dledger.rocketmq.broker.producing.tracing import MessageTrace
-from dledger.rocketmq.broker.replication import HAReplication, LogKind
+from dledger.rocketmq.broker.replication import LogKind
 from dledger.rocketmq.broker.showing.browsing import MessageBrowser
 from dledger.rocketmq.broker.showing.status import BrokerMeasures, BrokerStatus
 from dledger.rocketmq.broker.surroundings import BrokerSurroundings
@@ -193,7 +193,7 @@ class BrokerService(Service):
         broker = self.broker
         if broker is None or not self.running or self._has_failed:
             return None
-        return broker.replication.acts if isinstance(broker.replication, HAReplication) else None
+        return broker.replication.acts
 
     def _problem(self) -> str:
         if self._has_failed:

@@ -13,10 +13,8 @@ from dledger.base.disk.disk import Disk
 from dledger.base.reactor import Reactor
 from dledger.base.threads import RunInThread
 from dledger.rocketmq.broker.command_client import CommandClient
-from dledger.rocketmq.broker.options.config import BrokerConfig
-from dledger.rocketmq.broker.options.own_address import OwnAddress
+from dledger.rocketmq.broker.options.inside import BrokerInside
 from dledger.rocketmq.broker.producing.tracing import MessageTrace
-from dledger.rocketmq.metadata.files import Metadata
 from dledger.rocketmq.store.records.events import BrokerEvents
 from protocols.turn import Turn
 
@@ -62,17 +60,14 @@ class ReplicationNeeds:
     The parts of a broker that its replication uses.
 
     @ivar client: sends requests to other brokers.
-    @ivar own: the address of this broker.
     @ivar events: the replication calls them when its log has grown.
     @ivar turn: gathers the output of the broker's connections.
     @ivar kept_topics: returns the topics that have messages here which no deletion covers.
     """
 
-    config: BrokerConfig
+    inside: BrokerInside
     around: BrokerSurroundings
-    metadata: Metadata
     client: CommandClient
-    own: OwnAddress
     events: BrokerEvents
     turn: Turn
     kept_topics: Callable[[], Set[str]]

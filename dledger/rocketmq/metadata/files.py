@@ -19,7 +19,7 @@ from dledger.base.disk.disk import Disk
 from dledger.base.in_turn import InTurn
 from dledger.base.threads import RunInThread
 from dledger.rocketmq.metadata.changed_options import ChangedOptions
-from dledger.rocketmq.metadata.offsets import ConsumerOffsets, DelayOffsets
+from dledger.rocketmq.metadata.offsets import ConsumerOffsets, DelayOffsets, never_deleted
 from dledger.rocketmq.metadata.order_info import OrderInfos
 from dledger.rocketmq.metadata.tables import FileTable, Groups, RequestModes, Topics
 from dledger.rocketmq.metadata.tables_mark import (
@@ -41,29 +41,33 @@ class Metadata:
     stable storage: offsets that are younger than the log would pass over messages that it lost.
     The mark of the tables holds for the files at any time; C{_sums} has the checksums of those that it names.
 
-    @ivar flush_log: brings the messages of this moment to stable storage; called before each write.
     @ivar restored: paths of malformed or missing files that were read from C{.bak}, and not written since.
     """
 
-    def __init__(self, disk: Disk, directory: str, *, now_ms: int) -> None:
+    def __init__(
+        self, disk: Disk, directory: str, *, now_ms: int, place_of: Callable[[str], int] = never_deleted,
+        flush_log: Callable[[], Deferred[None]] = lambda: succeed(None),
+    ) -> None:
         """
         Nothing is read: see L{load}.
 
         @param directory: C{config} in the store's root.
         @param now_ms: for data versions, ms since 1970.
+        @param place_of: see L{ConsumerOffsets}.
+        @param flush_log: brings the messages of this moment to stable storage; called before each write.
         """
         self._disk = disk
         self._directory = directory
         self._saving = InTurn()
         self.topics = Topics(now_ms)
         self.groups = Groups(now_ms)
-        self.consumer_offsets = ConsumerOffsets(now_ms)
+        self.consumer_offsets = ConsumerOffsets(now_ms, place_of)
         self.delay_offsets = DelayOffsets(now_ms)
         self.request_modes = RequestModes()
         self.changed_options = ChangedOptions()
         self.order_info = OrderInfos()
         self.restored: list[str] = []
-        self.flush_log: Callable[[], Deferred[None]] = lambda: succeed(None)
+        self._flush_log = flush_log
         self._applied: Callable[[], LogPlace] | None = None
         self._held = LogPlace(0, 0)
         self._sums = dict.fromkeys(LOGGED_FILES, NO_FILE)
@@ -143,7 +147,7 @@ class Metadata:
             contents = {table.file_name: table.file_bytes() for table in dirty}
             for table in dirty:
                 table.is_dirty = False
-            await self.flush_log()
+            await self._flush_log()
             await run_in_thread(lambda: self._write(contents, place))
         except (OSError, StoreError, DLedgerError) as error:
             for table in dirty:

@@ -114,6 +114,11 @@ def _parse_lives(data: bytes) -> dict[str, int] | None:
     return {topic: to_long(place, f"{LIVES}, {shown(topic)}") for topic, place in lives}
 
 
+def never_deleted(topic: str) -> int:
+    """The place of the last deletion in a log without deletions."""
+    return 0
+
+
 class ConsumerOffsets(_Offsets):
     """
     C{consumerOffset.json}; answers request 43.
@@ -122,22 +127,21 @@ class ConsumerOffsets(_Offsets):
     C{_lives} has no topic without offsets.
 
     Implements L{dledger.rocketmq.metadata.tables.LoggedTable}.
-
-    @ivar place_of: returns where a topic's last deletion is in the log, in bytes; 0: it was never deleted.
     """
 
     file_name: ClassVar[str] = "consumerOffset.json"
 
-    def __init__(self, now_ms: int) -> None:
+    def __init__(self, now_ms: int, place_of: Callable[[str], int] = never_deleted) -> None:
+        """@param place_of: returns where a topic's last deletion is in the log, in bytes; 0: nowhere."""
         super().__init__(now_ms)
         self._table: dict[str, dict[int, int]] = {}
         self._ahead: dict[tuple[str, int], int] = {}
         self._lives: dict[str, int] = {}
-        self.place_of: Callable[[str], int] = lambda topic: 0
+        self._place_of = place_of
 
     def _renew(self, topic: str) -> int:
         """Forget the offsets of an earlier life of a topic. @return: the place of its last deletion."""
-        place = self.place_of(topic)
+        place = self._place_of(topic)
         if place > self._lives.get(topic, 0):
             self._forget_life(topic)
         return place
@@ -158,7 +162,7 @@ class ConsumerOffsets(_Offsets):
         @return: the topics.
         """
         gone = [
-            topic for topic, life in self._lives.items() if life >= log_begin and life > self.place_of(topic)
+            topic for topic, life in self._lives.items() if life >= log_begin and life > self._place_of(topic)
         ]
         for topic in gone:
             self._forget_life(topic)
@@ -193,7 +197,7 @@ class ConsumerOffsets(_Offsets):
     def query(self, group: str, topic: str, queue_id: int) -> int | None:
         """Offset of the next message to consume; None if the group never committed there."""
         found = self._table.get(f"{topic}@{group}")
-        if found is None or self.place_of(topic) > self._lives.get(topic, 0):
+        if found is None or self._place_of(topic) > self._lives.get(topic, 0):
             return None
         return found.get(queue_id)
 
@@ -240,7 +244,7 @@ class ConsumerOffsets(_Offsets):
     def logged(self, name: str) -> object:
         """See L{dledger.rocketmq.metadata.tables.LoggedTable.logged}: none of an earlier life."""
         topic, queues = name.rpartition("@")[0], self._table.get(name)
-        if self.place_of(topic) > self._lives.get(topic, 0):
+        if self._place_of(topic) > self._lives.get(topic, 0):
             return None
         return None if queues is None else {str(queue_id): offset for queue_id, offset in queues.items()}
 
@@ -266,7 +270,7 @@ class ConsumerOffsets(_Offsets):
         @raise OSError: reading failed.
         """
         return {
-            key: value for key, value in changes.items() if self.place_of(key.rpartition("@")[0]) <= place
+            key: value for key, value in changes.items() if self._place_of(key.rpartition("@")[0]) <= place
         }
 
     def load(self, data: bytes) -> None:

@@ -256,7 +256,6 @@ class HAMaster(Factory):
     @ivar allowed: the hosts whose slaves are accepted.
     @ivar acks: acknowledged offsets of the slaves.
     @ivar transfers: puts that wait for slaves.
-    @ivar act: runs a call, and then the output that it causes, see L{protocols.turn.Turn.act}.
     """
 
     log = Logger()
@@ -270,11 +269,13 @@ class HAMaster(Factory):
         *,
         events: BrokerEvents,
         failed: Callable[[Failure], None] = lambda failure: None,
+        act: Callable[[Callable[[], None]], None] = lambda call: call(),
     ) -> None:
         """
         @param commit_log: an open log, without appends since it was opened.
         @param events: hears that an acknowledged offset has risen, after the waiting puts have fired.
         @param failed: called when the log cannot be read; the broker has to stop.
+        @param act: runs a call, and then the output that it causes, see L{protocols.turn.Turn.act}.
         """
         self._config = config
         self._commit_log = commit_log
@@ -294,7 +295,7 @@ class HAMaster(Factory):
         self._waits_for_slaves = config.waits_for_slaves
         self._read_size_max = min(READ_SIZE_MAX, config.ha_transfer_batch_size * FRAMES_MAX)
         self._seconds = clock.seconds
-        self.act: Callable[[Callable[[], None]], None] = lambda call: call()
+        self._act = act
 
     # -- connections ----------------------------------------------------------------------------
 
@@ -344,7 +345,7 @@ class HAMaster(Factory):
                 ack_offset=offset, transfer_offset=link.view.transfer_offset,
             )
         if self.acks.record(connection.serial, link.view.ack_offset, link.view.claimed_offset):
-            self.act(self._acknowledged)
+            self._act(self._acknowledged)
         if is_first:
             self._pump_soon()
 

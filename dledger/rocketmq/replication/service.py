@@ -90,6 +90,7 @@ class HAService(Service):
         events: BrokerEvents,
         listen: IStreamServerEndpoint | None = None,
         master_range: Callable[[], Awaitable[LogRange] | Deferred[LogRange]] | None = None,
+        act: Callable[[Callable[[], None]], None] = lambda call: call(),
     ) -> None:
         """
         @param commit_log: an open and recovered log. Only this service, and the broker between C{refusal}
@@ -99,6 +100,7 @@ class HAService(Service):
         @param events: hears of acknowledgements. The owner calls C{master.appended} when the log has grown.
         @param listen: endpoint for slaves; None to accept no slaves.
         @param master_range: see L{HAFollower}.
+        @param act: see L{HAMaster}.
         """
         self.config = config
         self.port: IListeningPort | None = None
@@ -126,7 +128,7 @@ class HAService(Service):
                 config, commit_log, reactor, rng=rng, failed=self._broken, master_range=master_range
             )
         else:
-            self.master = HAMaster(config, commit_log, reactor, events=events, failed=self._broken)
+            self.master = HAMaster(config, commit_log, reactor, events=events, failed=self._broken, act=act)
 
     # -- puts -----------------------------------------------------------------------------------
 

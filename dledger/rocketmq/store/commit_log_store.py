@@ -80,6 +80,7 @@ class CommitLogStore(MessageStore):
     def open(
         cls, config: StoreConfig, disk: Disk, *, is_slave: bool, clock: IReactorTime,
         run_in_thread: RunInThread, failed: Callable[[Failure], None], events: BrokerEvents,
+        is_awaited: Callable[[], bool] = lambda: True,
     ) -> CommitLogStore:
         """
         Lock, check and recover the store in C{config.store_path_root_dir}; create it if absent.
@@ -119,7 +120,8 @@ class CommitLogStore(MessageStore):
                 config, OpenedFiles(
                     disk=disk, lock=lock, log=log, queues=queues, dispatcher=dispatcher, indexing=indexing
                 ), StoreSurroundings(
-                    clock=clock, run_in_thread=run_in_thread, failed=failed, events=events
+                    clock=clock, run_in_thread=run_in_thread, failed=failed, events=events,
+                    is_awaited=is_awaited,
                 ), is_slave=is_slave,
             )
         except BaseException as error:

@@ -45,7 +45,7 @@ def deletion_note(topic: str, host: Host, now_ms: int) -> NewMessage:
 
 class DeletedTopics:
     """
-    Those of one store, read from its queue when somebody asks.
+    Those of one store, read from its queue when somebody asks. Its queues ask where a topic begins.
 
     Invariant: C{_places} has the notes before C{_read_to} in the queue, and those of L{note}.
     """
@@ -55,6 +55,7 @@ class DeletedTopics:
     def __init__(self, store: MessageStore) -> None:
         self._store = store
         self.forget()
+        store.queues.begins_at = self.place_of
 
     def forget(self) -> None:
         """The log was cut, or another broker leads it: all notes are read again."""

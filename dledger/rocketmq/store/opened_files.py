@@ -99,9 +99,11 @@ class StoreSurroundings:
 
     @ivar failed: called once if the store has failed; the owner then abandons the store.
     @ivar events: hears of every dispatch; must call C{reput.wake} when the log has grown.
+    @ivar is_awaited: whether a reader waits for new messages.
     """
 
     clock: IReactorTime
     run_in_thread: RunInThread
     failed: Callable[[Failure], None]
     events: BrokerEvents
+    is_awaited: Callable[[], bool]

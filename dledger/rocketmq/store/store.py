@@ -81,7 +81,7 @@ class MessageStore:
         self.dispatcher = dispatcher = opened.dispatcher
         self.reput = ReputMessageService(
             dispatcher, clock=around.clock, bound=lambda: log.record_end, arrived=self._arrived,
-            failed=self._fail, gives_way=gives_way,
+            failed=self._fail, gives_way=gives_way, is_awaited=around.is_awaited,
         )
         self._events = around.events
         self._disk = opened.disk

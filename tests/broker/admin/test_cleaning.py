@@ -36,9 +36,7 @@ class CleaningTests(SynchronousTestCase):
         def maintain() -> None:
             self.kept += 1
 
-        self.asked.groups = [Cleaning(
-            self.asked.config, self.asked.store, self.asked.metadata, maintain=maintain
-        )]
+        self.asked.groups = [Cleaning(self.asked.inside, maintain=maintain)]
         self.admin = self.asked.client()
 
     def test_system_topics(self) -> None:

@@ -36,9 +36,7 @@ class Case(SynchronousTestCase):
         self.addCleanup(self.asked.close)
         self.asked.topic("t")
         self.consumers, self.producers = ConsumerTable(), ProducerTable()
-        self.asked.groups = [ClientQueries(
-            self.asked.config, self.asked.store, self.consumers, self.producers, clock=self.asked.clock
-        )]
+        self.asked.groups = [ClientQueries(self.asked.inside, self.consumers, self.producers)]
         self.admin, self.client = self.asked.client(), self.asked.client()
         self.consumers.register(self.client.connection, "c1", ConsumerData(group="g"), now_ms=NOW_MS)
         self.client.received()

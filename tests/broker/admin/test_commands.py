@@ -58,21 +58,13 @@ class Case(SynchronousTestCase):
         self.noted: list[str] = []
         self.note_status = PutStatus.PUT_OK
         self.note_refused: NotPut | None = None
-        pulls = PullCommands(
-            asked.config, asked.store, asked.metadata,
-            PullReading(
-                asked.config, asked.metadata, ConsumerTable(), CommitJudge(asked.config, asked.store),
-                wall_ms=asked.wall_ms,
-            ), clock=asked.clock, wall_ms=asked.wall_ms,
-        )
-        self.commands = AdminCommands(
-            AdminParts(
-                config=asked.config, store=asked.store, metadata=asked.metadata, disk=asked.disk, pulls=pulls,
-                wall_ms=asked.wall_ms, save=lambda: self.saving,
-                keep=lambda: self.saving, topics_changed=self.notify,
-                ha_status=lambda: self.status, stored=lambda: 7, note_deletion=self.note,
-            ), clock=asked.clock,
-        )
+        inside = asked.inside
+        pulls = PullCommands(inside, PullReading(inside, ConsumerTable(), CommitJudge(inside)))
+        self.commands = AdminCommands(inside, AdminParts(
+            disk=asked.disk, pulls=pulls, save=lambda: self.saving, keep=lambda: self.saving,
+            topics_changed=self.notify, ha_status=lambda: self.status, stored=lambda: 7,
+            note_deletion=self.note,
+        ))
         asked.groups = [self.commands, pulls]
         self.client = asked.client()
 

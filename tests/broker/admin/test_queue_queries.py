@@ -33,11 +33,8 @@ class QueueTests(SynchronousTestCase):
         asked.topic("t", queues=2)
         asked.metadata.groups.find("g", NOW_MS)
         self.table, self.progress = ConsumerTable(), PullProgress(asked.wall_ms)
-        stats = StatsCommands(asked.config, asked.store, asked.metadata, self.table, progress=self.progress)
-        asked.groups = [QueueQueries(
-            asked.config, asked.store, asked.metadata, self.table, stats, progress=self.progress,
-            own=lambda: "10.0.0.1:10911", wall_ms=asked.wall_ms,
-        )]
+        stats = StatsCommands(asked.inside, self.table, progress=self.progress)
+        asked.groups = [QueueQueries(asked.inside, self.table, stats, progress=self.progress)]
         self.admin = asked.client()
 
     def view(self, name: str, key: str) -> dict[str, dict[str, float]]:

@@ -32,8 +32,7 @@ class ResetTests(SynchronousTestCase):
         self.asked.topic("t", queues=2)
         self.table = ConsumerTable()
         self.asked.groups = [
-            ResetOffsets(self.asked.config, self.asked.store, self.asked.metadata, self.table,
-                         wall_ms=self.asked.wall_ms, settled=lambda: self.settled)
+            ResetOffsets(self.asked.inside, self.table, settled=lambda: self.settled)
         ]
         self.settled: Deferred[None] = succeed(None)
         for _ in range(3):

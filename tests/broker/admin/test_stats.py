@@ -37,8 +37,7 @@ class StatsTests(SynchronousTestCase):
         self.asked.topic("t", queues=2)
         self.table, self.progress = ConsumerTable(), PullProgress(self.asked.wall_ms)
         self.asked.groups = [
-            StatsCommands(self.asked.config, self.asked.store, self.asked.metadata, self.table,
-                          progress=self.progress)
+            StatsCommands(self.asked.inside, self.table, progress=self.progress)
         ]
         self.client = self.asked.client()
         self.asked.append(message(topic="t"), message(topic="t"), message(topic="t", queue_id=1))

@@ -87,8 +87,7 @@ class AssignmentTests(SynchronousTestCase):
         self.routes: list[str] = []
         self.answers: list[Deferred[RemotingCommand]] = []
         asked.groups = [Assignments(
-            asked.config, asked.metadata, self.table, route_of=self.route, seconds=asked.clock.seconds,
-            wall_ms=asked.wall_ms, save=lambda: succeed(None),
+            asked.inside, self.table, route_of=self.route, save=lambda: succeed(None)
         )]
         self.clients = [asked.client() for _ in range(2)]
         for number, client in enumerate(self.clients):

@@ -47,10 +47,7 @@ class ConsumerTests(SynchronousTestCase):
 
     def commands_of(self, asked: Asked, table: ConsumerTable) -> ConsumerCommands:
         """The group of commands under test."""
-        commands = ConsumerCommands(
-            asked.config, asked.metadata, table, self.producers, wall_ms=asked.wall_ms,
-            steady_ms=asked.wall_ms,
-        )
+        commands = ConsumerCommands(asked.inside, table, self.producers, steady_ms=asked.wall_ms)
         asked.groups = [commands]
         return commands
 

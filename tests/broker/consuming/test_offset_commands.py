@@ -45,9 +45,7 @@ class OffsetTests(SynchronousTestCase):
         self.asked.metadata.groups.find("g", NOW_MS)
         self.asked.metadata.groups.is_dirty = False
         self.asked.groups = [OffsetCommands(
-            self.asked.config, self.asked.store, self.asked.metadata,
-            CommitJudge(self.asked.config, self.asked.store), wall_ms=self.asked.wall_ms,
-            settled=lambda: succeed(None), **options
+            self.asked.inside, CommitJudge(self.asked.inside), settled=lambda: succeed(None), **options
         )]
         self.client = self.asked.client()
 

@@ -56,12 +56,8 @@ class Case(SynchronousTestCase):
         self.asked.topic("t")
         self.table = ConsumerTable()
         asked = self.asked
-        commits = CommitJudge(asked.config, asked.store)
-        reading = PullReading(asked.config, asked.metadata, self.table, commits, wall_ms=asked.wall_ms)
-        self.pulls = PullCommands(
-            asked.config, asked.store, asked.metadata, reading,
-            clock=asked.clock, wall_ms=asked.wall_ms, slow_bytes=slow_bytes, held_max=held_max,
-        )
+        reading = PullReading(asked.inside, self.table, CommitJudge(asked.inside))
+        self.pulls = PullCommands(asked.inside, reading, slow_bytes=slow_bytes, held_max=held_max)
         self.asked.broker.pulls = self.pulls
         self.asked.groups = [self.pulls]
         self.client = self.asked.client()

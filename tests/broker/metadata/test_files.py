@@ -137,7 +137,7 @@ class FilesTests(SynchronousTestCase):
             flushes.append(Deferred())
             return flushes[-1]
 
-        self.metadata.flush_log = flush
+        self.metadata._flush_log = flush
         for fails in (True, False):
             self.metadata.consumer_offsets.commit("G", "T", 0, 5, 1)
             saved = self.metadata.save(inline)

@@ -131,8 +131,8 @@ class SlaveTests(SynchronousTestCase):
         """Offsets of the later life of a topic replace those of the one before, whoever has which."""
         master, slave = Metadata(MemoryDisk(), "c", now_ms=1), self.metadata
         places = {"master": 0, "slave": 0}
-        master.consumer_offsets.place_of = lambda topic: places["master"] if topic == "T" else 0
-        slave.consumer_offsets.place_of = lambda topic: places["slave"] if topic == "T" else 0
+        master.consumer_offsets._place_of = lambda topic: places["master"] if topic == "T" else 0
+        slave.consumer_offsets._place_of = lambda topic: places["slave"] if topic == "T" else 0
         for theirs, ours, offset, found in (
             (0, 0, 50, 50), (700, 0, 20, 20), (700, 700, 21, 21), (700, 900, 22, None), (900, 900, 3, 3),
         ):
@@ -151,13 +151,13 @@ class SlaveTests(SynchronousTestCase):
             self.assertEqual(offsets.query("here", "T", 0), 5 if ours == 900 else None)
             again = Metadata(self.disk, "base/config", now_ms=2)
             again.load()
-            again.consumer_offsets.place_of = offsets.place_of
+            again.consumer_offsets._place_of = offsets._place_of
             self.assertEqual(again.consumer_offsets.query("G", "T", 0), found)
 
     def test_offsets_of_rocketmq(self) -> None:
         """A master of RocketMQ says nothing of lives: its offsets are those of the present one."""
         offsets = self.metadata.consumer_offsets
-        offsets.place_of = lambda topic: 700
+        offsets._place_of = lambda topic: 700
         self.master.bodies = {43: b'{"offsetTable":{"T@G":{0:9}}}'}
         self.round()
         self.assertEqual(offsets.query("G", "T", 0), 9)

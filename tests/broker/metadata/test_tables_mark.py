@@ -120,7 +120,7 @@ class HeldTests(SynchronousTestCase):
             self.apply(2)
             return succeed(None)
 
-        self.metadata.flush_log = flush
+        self.metadata._flush_log = flush
         self.save()
         self.assertEqual(self.held(), (1, 2))
 

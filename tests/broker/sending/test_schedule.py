@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 from unittest import mock
 
+import attrs
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -50,10 +51,9 @@ class ScheduleCase(SynchronousTestCase):
         self.skew_ms = 0
         own = OwnAddress()
         own.bind("10.0.0.9", 10911)
-        self.schedule = ScheduleMessageService(
-            self.writing.store, self.offsets, self.writing.pipeline, own=own,
-            clock=self.writing.clock, wall_ms=self.wall_ms, topic_of=self.notify,
-        )
+        self.writing.metadata.delay_offsets = self.offsets
+        inside = attrs.evolve(self.writing.inside, own=own, wall_ms=self.wall_ms)
+        self.schedule = ScheduleMessageService(inside, self.writing.pipeline, topic_of=self.notify)
         for name in ("T1", "T2"):
             self.topics.put(TopicConfig(topic_name=name, read_queue_nums=4, write_queue_nums=4), 1)
         self.writing.broker.schedule = self.schedule

@@ -254,7 +254,7 @@ class ServiceTests(Rig):
         while self.service.behind_bytes:
             self.clock.advance(0)
         for is_awaited, turns in ((False, 1), (True, 3)):
-            self.service.is_awaited = lambda is_awaited=is_awaited: is_awaited  # type: ignore[misc]
+            self.service._is_awaited = lambda is_awaited=is_awaited: is_awaited  # type: ignore[misc]
             before = len(self.arrived)
             for number in range(3):
                 self.log.append([[message(topic=f"New{number}")]], 9_000)
@@ -267,7 +267,7 @@ class ServiceTests(Rig):
 
     def test_shown_to_those_who_ask(self) -> None:
         """Records that gather are dispatched before a request that could miss them; nothing else is."""
-        self.service.is_awaited = lambda: False
+        self.service._is_awaited = lambda: False
         self.service.start()
         while self.service.behind_bytes:
             self.clock.advance(DEFERRED_S)
@@ -278,7 +278,7 @@ class ServiceTests(Rig):
         self.service.show()
         self.assertEqual(self.service.behind_bytes, 0)
         self.assertEqual(self.clock.getDelayedCalls(), [])
-        self.service.is_awaited = lambda: True
+        self.service._is_awaited = lambda: True
         self.log.append([[message(topic="New")]], 9_000)
         self.service.wake()
         self.service.show()  # (the next turn dispatches it anyhow)
@@ -286,7 +286,7 @@ class ServiceTests(Rig):
 
     def test_who_waits_for_all_hurries_it(self) -> None:
         """Records that gather are dispatched at once when somebody asks for that."""
-        self.service.is_awaited = lambda: False
+        self.service._is_awaited = lambda: False
         self.service.start()
         caught_up = self.service.caught_up()
         for _ in range(20):

@@ -257,7 +257,7 @@ class ExpiryTests(EndCase):
 
     def test_messages_expire_between_two_rounds(self) -> None:
         """The next round begins with the first ones that are there."""
-        progress = HalfProgress(self.broker.store, self.parts.metadata, wall_ms=self.broker.wall_ms)
+        progress = HalfProgress(self.parts.inside)
         progress.find_begin()
         self.assertEqual((progress.half_at, progress.op_at), (0, 0))
         self.expire(HALF_TOPIC, OP_TOPIC)
@@ -267,7 +267,7 @@ class ExpiryTests(EndCase):
 
     def test_a_former_master_was_further(self) -> None:
         """A round begins with what came since this master began, although its offset is after the end."""
-        progress = HalfProgress(self.broker.store, self.parts.metadata, wall_ms=self.broker.wall_ms)
+        progress = HalfProgress(self.parts.inside)
         for topic in (HALF_TOPIC, OP_TOPIC):
             self.parts.metadata.consumer_offsets.commit(TRANSACTION_GROUP, topic, 0, 7, 0)
         self.end(self.half(key="K3"), ROLLBACK)

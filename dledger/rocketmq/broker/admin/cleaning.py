@@ -21,9 +21,7 @@ from twisted.logger import Logger
 from dledger.rocketmq.answering.java_json import wire_json
 from dledger.rocketmq.answering.refusals import Code, CommandGroup, Handlers, Refused
 from dledger.rocketmq.broker.admin.commands import SYSTEM_TOPICS
-from dledger.rocketmq.broker.options.config import BrokerConfig
-from dledger.rocketmq.metadata.files import Metadata
-from dledger.rocketmq.store.store import MessageStore
+from dledger.rocketmq.broker.options.inside import BrokerInside
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.remoting import RemotingCommand
 
@@ -36,14 +34,11 @@ class Cleaning(CommandGroup):
 
     log = Logger()
 
-    def __init__(
-        self, config: BrokerConfig, store: MessageStore, metadata: Metadata, *,
-        maintain: Callable[[], None],
-    ) -> None:
+    def __init__(self, inside: BrokerInside, *, maintain: Callable[[], None]) -> None:
         """@param maintain: deletes the files of the log that are old enough, at any hour."""
-        self._config = config
-        self._store = store
-        self._metadata = metadata
+        self._config = inside.config
+        self._store = inside.store
+        self._metadata = inside.metadata
         self._maintain = maintain
 
     def handlers(self) -> Handlers:

@@ -19,16 +19,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from twisted.internet.defer import TimeoutError as DeferredTimeout
-from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
 
 from dledger.rocketmq.answering.java_json import wire_json
 from dledger.rocketmq.answering.refusals import Code, CommandGroup, Fields, Handlers, Refused
 from dledger.rocketmq.broker.consuming.consumers import ConsumerTable
 from dledger.rocketmq.broker.consuming.producers import KnownProducer, ProducerTable
-from dledger.rocketmq.broker.options.config import BrokerConfig
+from dledger.rocketmq.broker.options.inside import BrokerInside
 from dledger.rocketmq.store.queries import record_at
-from dledger.rocketmq.store.store import MessageStore
 from dledger.values.errors import StoreError
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.fastjson import shown_bare
@@ -52,15 +50,12 @@ _SIGNATURE = frozenset({"AccessKey", "Signature", "SecurityToken"})
 class ClientQueries(CommandGroup):
     """The group of commands."""
 
-    def __init__(
-        self, config: BrokerConfig, store: MessageStore, consumers: ConsumerTable, producers: ProducerTable,
-        *, clock: IReactorTime,
-    ) -> None:
-        self._config = config
-        self._store = store
+    def __init__(self, inside: BrokerInside, consumers: ConsumerTable, producers: ProducerTable) -> None:
+        self._config = inside.config
+        self._store = inside.store
         self._consumers = consumers
         self._producers = producers
-        self._clock = clock
+        self._clock = inside.clock
         self._asked = 0
 
     def handlers(self) -> Handlers:

@@ -26,7 +26,6 @@ from collections.abc import Callable, Mapping
 
 import attrs
 from twisted.internet.defer import Deferred, succeed
-from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -40,16 +39,14 @@ from dledger.rocketmq.broker.admin.runtime_stats import RuntimeStats
 from dledger.rocketmq.broker.admin.topic_attributes import ATTRIBUTES, altered, read_attributes, read_changes
 from dledger.rocketmq.broker.admin.topic_rates import TopicRates, topic_counts
 from dledger.rocketmq.broker.consuming.pulls import PullCommands
-from dledger.rocketmq.broker.options.config import BrokerConfig
 from dledger.rocketmq.broker.options.groups import GROUP_CHARACTERS_MAX, OWN_GROUPS, is_group
+from dledger.rocketmq.broker.options.inside import BrokerInside
 from dledger.rocketmq.broker.producing.answers import put_refusal
 from dledger.rocketmq.broker.producing.puts import NotPut, Put
 from dledger.rocketmq.broker.producing.topic_checks import refuse_name
-from dledger.rocketmq.metadata.files import Metadata
 from dledger.rocketmq.metadata.tables import GroupConfig, TopicConfig
 from dledger.rocketmq.replication.put_status import PutStatus
 from dledger.rocketmq.replication.service import HAStatus
-from dledger.rocketmq.store.store import MessageStore
 from dledger.values.errors import DLedgerError, StoreError
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.documents import to_object
@@ -101,15 +98,10 @@ class AdminParts:
     @ivar ha_status: returns the status of replication; None before replication starts.
     @ivar stored: returns the number of messages put since the start.
     @ivar refused: returns the numbers of refused requests, as text.
-    @ivar wall_ms: milliseconds since 1970.
     """
 
-    config: BrokerConfig
-    store: MessageStore
-    metadata: Metadata
     disk: Disk
     pulls: PullCommands
-    wall_ms: Callable[[], int]
     save: Callable[[], Deferred[None]]
     keep: Callable[[], Deferred[None]]
     topics_changed: Callable[[], None] = lambda: None
@@ -125,11 +117,14 @@ class AdminCommands(CommandGroup):
 
     log = Logger()
 
-    def __init__(self, parts: AdminParts, *, clock: IReactorTime) -> None:
+    def __init__(self, inside: BrokerInside, parts: AdminParts) -> None:
         self._parts = parts
-        self._config = parts.config
-        self.stats = RuntimeStats(self._counters, clock=clock, wall_ms=parts.wall_ms)
-        self.topic_rates = TopicRates(lambda: topic_counts(parts.store.queues)[0], clock)
+        self._config = inside.config
+        self._store = inside.store
+        self._metadata = inside.metadata
+        self._wall_ms = inside.wall_ms
+        self.stats = RuntimeStats(self._counters, clock=inside.clock, wall_ms=inside.wall_ms)
+        self.topic_rates = TopicRates(lambda: topic_counts(inside.store.queues)[0], inside.clock)
 
     def handlers(self) -> Handlers:
         """By request code."""
@@ -223,7 +218,7 @@ class AdminCommands(CommandGroup):
         ):
             if not 0 <= number <= most:
                 raise Refused(Code.SYSTEM_ERROR, f"{word}={number} is outside 0..{most}")
-        before = self._parts.metadata.topics.get(name)
+        before = self._metadata.topics.get(name)
         rest = {} if before is None else dict(before.rest)
         attributes = altered(
             None if before is None else read_attributes(rest), changes,
@@ -237,7 +232,7 @@ class AdminCommands(CommandGroup):
         self, connection: CommandConnection, request: RemotingCommand, topics: list[TopicConfig]
     ) -> None:
         for topic in topics:
-            self._parts.metadata.topics.put(topic, self._parts.wall_ms())
+            self._metadata.topics.put(topic, self._wall_ms())
             self.log.info("topic {topic} is changed by {address}",
                           topic=topic.topic_name, address=connection.address)
         self._parts.topics_changed()
@@ -246,13 +241,13 @@ class AdminCommands(CommandGroup):
     def _delete_topic(self, connection: CommandConnection, request: RemotingCommand) -> None:
         self._refuse_slave()
         name = Fields(request.ext_fields).text("topic")
-        if self._parts.metadata.topics.get(name) is None:  # the broker's own names may be longer
+        if self._metadata.topics.get(name) is None:  # the broker's own names may be longer
             refuse_name(name)
         self._refuse_system(name)
         self.log.info("topic {topic} is deleted by {address}", topic=name, address=connection.address)
-        now_ms, metadata = self._parts.wall_ms(), self._parts.metadata
+        now_ms, metadata = self._wall_ms(), self._metadata
         noted = None
-        if metadata.topics.get(name) is not None or name in self._parts.store.queues.topics():
+        if metadata.topics.get(name) is not None or name in self._store.queues.topics():
             try:  # first: a broker that ends here has the topic, and all of its messages or none
                 noted = self._parts.note_deletion(name)
             except NotPut as error:
@@ -270,12 +265,12 @@ class AdminCommands(CommandGroup):
         @raise StoreError: deleting the queues or writing the tables failed.
         @raise Refused: the note in the log is not stored.
         """
-        store = self._parts.store
+        store = self._store
         status = PutStatus.PUT_OK if noted is None else await noted.done
         if not status.is_stored:
             raise Refused(status.remoting_code, status.name)
         await store.reput.caught_up()
-        if self._parts.metadata.topics.get(name) is None:
+        if self._metadata.topics.get(name) is None:
             # No append can happen from here to the end of the block.
             store.forget_topic(name)
             # Dispatched records must not be dispatched again after a crash.
@@ -299,7 +294,7 @@ class AdminCommands(CommandGroup):
         self, connection: CommandConnection, request: RemotingCommand, groups: list[GroupConfig]
     ) -> None:
         for group in groups:
-            self._parts.metadata.groups.put(group, self._parts.wall_ms())
+            self._metadata.groups.put(group, self._wall_ms())
             self.log.info("group {group} is changed by {address}",
                           group=group.group_name, address=connection.address)
         self._answer_when(self._parts.save(), connection, request)
@@ -310,12 +305,12 @@ class AdminCommands(CommandGroup):
         name = fields.text("groupName")
         if name in OWN_GROUPS:
             raise Refused(Code.NO_PERMISSION, f"group {name} is the broker's own")
-        now_ms, is_cleaned = self._parts.wall_ms(), fields.flag("cleanOffset", False)
+        now_ms, is_cleaned = self._wall_ms(), fields.flag("cleanOffset", False)
         end_popped = self._parts.popped_by(name) if is_cleaned else None
-        self._parts.metadata.groups.delete(name, now_ms)
+        self._metadata.groups.delete(name, now_ms)
         if is_cleaned:
-            self._parts.metadata.consumer_offsets.delete_group(name, now_ms)
-            self._parts.metadata.order_info.delete_group(name)
+            self._metadata.consumer_offsets.delete_group(name, now_ms)
+            self._metadata.order_info.delete_group(name)
         self.log.info("group {group} is deleted by {address}", group=name, address=connection.address)
         done = self._parts.save()
         if end_popped is not None:
@@ -324,7 +319,7 @@ class AdminCommands(CommandGroup):
 
     def _change_options(self, connection: CommandConnection, request: RemotingCommand) -> None:
         parts = self._parts
-        if change_by_request(self._config, parts.metadata, request.body, connection.address, parts.wall_ms()):
+        if change_by_request(self._config, self._metadata, request.body, connection.address, self._wall_ms()):
             parts.topics_changed()  # name servers have the permission of the broker
         self._answer_when(parts.keep(), connection, request)
 
@@ -351,7 +346,7 @@ class AdminCommands(CommandGroup):
     def _runtime(self, connection: CommandConnection, request: RemotingCommand) -> None:
         parts = self._parts
         table = runtime_info(
-            self._config, parts.store, parts.metadata, parts.disk, self.stats, held=len(parts.pulls),
+            self._config, self._store, self._metadata, parts.disk, self.stats, held=len(parts.pulls),
             ha=parts.ha_status(), refused=parts.refused(),
         )
         connection.answer(request, body=wire_json({"table": table}))
@@ -360,7 +355,7 @@ class AdminCommands(CommandGroup):
         status = self._parts.ha_status()
         if status is None:
             raise Refused(Code.SYSTEM_ERROR, "replication is not running")
-        info = ha_runtime_info(status, self.stats, self._parts.wall_ms())
+        info = ha_runtime_info(status, self.stats, self._wall_ms())
         connection.answer(request, body=wire_json(info))
 
 

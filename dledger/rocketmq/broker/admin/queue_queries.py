@@ -13,7 +13,7 @@ Source: AdminBrokerProcessor, BrokerStatsManager (4.9.8, 5.3.3).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from dledger.rocketmq.answering.java_json import wire_json
@@ -21,11 +21,9 @@ from dledger.rocketmq.answering.refusals import LONG_MAX, Code, CommandGroup, Fi
 from dledger.rocketmq.broker.admin.stats import QUEUES_MAX, StatsCommands, queue_table
 from dledger.rocketmq.broker.consuming.consumers import ConsumerTable
 from dledger.rocketmq.broker.consuming.pull_progress import WINDOWS_MS, PullProgress
-from dledger.rocketmq.broker.options.config import BrokerConfig
-from dledger.rocketmq.metadata.files import Metadata
+from dledger.rocketmq.broker.options.inside import BrokerInside
 from dledger.rocketmq.metadata.tables import TopicConfig
 from dledger.rocketmq.store.queries import offset_at
-from dledger.rocketmq.store.store import MessageStore
 from dledger.values.errors import StoreError
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.fastjson import shown_bare
@@ -58,21 +56,16 @@ class QueueQueries(CommandGroup):
     """The group of commands."""
 
     def __init__(
-        self, config: BrokerConfig, store: MessageStore, metadata: Metadata, table: ConsumerTable,
-        stats: StatsCommands, *, progress: PullProgress, own: Callable[[], str], wall_ms: Callable[[], int],
+        self, inside: BrokerInside, table: ConsumerTable, stats: StatsCommands, *, progress: PullProgress
     ) -> None:
-        """
-        @param own: returns the address of this broker.
-        @param wall_ms: milliseconds since 1970.
-        """
-        self._config = config
-        self._store = store
-        self._metadata = metadata
+        self._config = inside.config
+        self._store = inside.store
+        self._metadata = inside.metadata
         self._table = table
         self._stats = stats
         self._progress = progress
-        self._own = own
-        self._wall_ms = wall_ms
+        self._own = inside.own
+        self._wall_ms = inside.wall_ms
 
     def handlers(self) -> Handlers:
         """By request code."""
@@ -134,7 +127,7 @@ class QueueQueries(CommandGroup):
             lag += sum(one.lag for one in found)
             held += sum(one.held for one in found)
             parts.append(wire_json({group: []})[:-2] + b",".join(one.document for one in found) + b"]}")
-        head = wire_json({"brokerAddr": self._own(), "totalDiff": lag, "totalInflightDiff": held})
+        head = wire_json({"brokerAddr": self._own.text, "totalDiff": lag, "totalInflightDiff": held})
         connection.answer(request, body=head[:-1] + b',"consumeStatsList":[' + b",".join(parts) + b"]}")
 
     def _topics_of(self, group: str, *, is_ordered: bool) -> Iterator[TopicConfig]:

@@ -33,12 +33,10 @@ from dledger.rocketmq.answering.refusals import (
 )
 from dledger.rocketmq.broker.admin.stats import CONSUMER_NOT_ONLINE, queue_table
 from dledger.rocketmq.broker.consuming.consumers import ConsumerTable
-from dledger.rocketmq.broker.options.config import BrokerConfig
 from dledger.rocketmq.broker.options.groups import OWN_GROUPS
-from dledger.rocketmq.metadata.files import Metadata
+from dledger.rocketmq.broker.options.inside import BrokerInside
 from dledger.rocketmq.metadata.tables import TopicConfig
 from dledger.rocketmq.store.queries import offset_at
-from dledger.rocketmq.store.store import MessageStore
 from dledger.values.errors import StoreError
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.fastjson import shown, shown_bare
@@ -57,18 +55,14 @@ class ResetOffsets(CommandGroup):
     log = Logger()
 
     def __init__(
-        self, config: BrokerConfig, store: MessageStore, metadata: Metadata, table: ConsumerTable, *,
-        wall_ms: Callable[[], int], settled: Callable[[], Deferred[None]],
+        self, inside: BrokerInside, table: ConsumerTable, *, settled: Callable[[], Deferred[None]]
     ) -> None:
-        """
-        @param wall_ms: milliseconds since 1970.
-        @param settled: see L{dledger.rocketmq.broker.replication.Replication.settled}.
-        """
-        self._wall_ms = wall_ms
+        """@param settled: see L{dledger.rocketmq.broker.replication.Replication.settled}."""
+        self._wall_ms = inside.wall_ms
         self._settled = settled
-        self._config = config
-        self._store = store
-        self._metadata = metadata
+        self._config = inside.config
+        self._store = inside.store
+        self._metadata = inside.metadata
         self._table = table
 
     def handlers(self) -> Handlers:

@@ -19,12 +19,11 @@ from dledger.rocketmq.answering.java_json import wire_json
 from dledger.rocketmq.answering.refusals import Code, CommandGroup, Fields, Handlers, Refused
 from dledger.rocketmq.broker.consuming.consumers import ConsumerTable
 from dledger.rocketmq.broker.consuming.pull_progress import PullProgress
-from dledger.rocketmq.broker.options.config import BrokerConfig
+from dledger.rocketmq.broker.options.inside import BrokerInside
 from dledger.rocketmq.metadata.files import Metadata
 from dledger.rocketmq.metadata.slave_synchronize import ITEMS, WHOLE, metadata_answer
 from dledger.rocketmq.metadata.tables import TopicConfig
 from dledger.rocketmq.store.queries import stored_ms
-from dledger.rocketmq.store.store import MessageStore
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.fastjson import shown_bare
 from protocols.wire.remoting import RemotingCommand
@@ -63,14 +62,11 @@ def queue_table(broker_name: str, entries: Iterable[tuple[str, int, bytes]], **m
 class StatsCommands(CommandGroup):
     """The group of commands."""
 
-    def __init__(
-        self, config: BrokerConfig, store: MessageStore, metadata: Metadata, table: ConsumerTable, *,
-        progress: PullProgress,
-    ) -> None:
+    def __init__(self, inside: BrokerInside, table: ConsumerTable, *, progress: PullProgress) -> None:
         self._progress = progress
-        self._config = config
-        self._store = store
-        self._metadata = metadata
+        self._config = inside.config
+        self._store = inside.store
+        self._metadata = inside.metadata
         self._table = table
 
     def handlers(self) -> Handlers:

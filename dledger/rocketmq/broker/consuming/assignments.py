@@ -31,9 +31,8 @@ from dledger.rocketmq.answering.java_json import read_document, to_long, wire_js
 from dledger.rocketmq.answering.refusals import Code, CommandGroup, Handlers, Refused
 from dledger.rocketmq.broker.consuming.consumers import ConsumerTable
 from dledger.rocketmq.broker.consuming.subscriptions import BROADCASTING
-from dledger.rocketmq.broker.options.config import BrokerConfig
 from dledger.rocketmq.broker.options.groups import find_group
-from dledger.rocketmq.metadata.files import Metadata
+from dledger.rocketmq.broker.options.inside import BrokerInside
 from dledger.rocketmq.metadata.tables import PERM_READ, RETRY_PREFIX
 from protocols.rocketmq.commands import SUCCESS, CommandConnection
 from protocols.wire.documents import name_in, to_object
@@ -75,21 +74,19 @@ class Assignments(CommandGroup):
     log = Logger()
 
     def __init__(
-        self, config: BrokerConfig, metadata: Metadata, table: ConsumerTable, *,
-        route_of: Callable[[str], Deferred[RemotingCommand]], seconds: Callable[[], float],
-        wall_ms: Callable[[], int], save: Callable[[], Deferred[None]],
+        self, inside: BrokerInside, table: ConsumerTable, *,
+        route_of: Callable[[str], Deferred[RemotingCommand]], save: Callable[[], Deferred[None]],
     ) -> None:
         """
         @param route_of: asks a name server for the route of a topic.
-        @param seconds: of a monotonic clock. @param wall_ms: milliseconds since 1970.
         @param save: brings changed tables to stable storage, and to the next master.
         """
-        self._config = config
-        self._metadata = metadata
+        self._config = inside.config
+        self._metadata = inside.metadata
         self._table = table
         self._route_of = route_of
-        self._seconds = seconds
-        self._wall_ms = wall_ms
+        self._seconds = inside.clock.seconds
+        self._wall_ms = inside.wall_ms
         self._save = save
         self._asking = 0
         self._routes: dict[str, tuple[float, list[_Queue]]] = {}

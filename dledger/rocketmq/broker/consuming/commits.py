@@ -17,8 +17,7 @@ behind its master's, so rule 1 counts at a master only.
 
 from __future__ import annotations
 
-from dledger.rocketmq.broker.options.config import BrokerConfig
-from dledger.rocketmq.store.store import MessageStore
+from dledger.rocketmq.broker.options.inside import BrokerInside
 from protocols.rocketmq.commands import CommandConnection
 
 #: Queues of groups, of all connections, that are remembered; for others rule 1 alone counts.
@@ -35,9 +34,9 @@ class CommitJudge:
     @ivar refused: number of commits that counted nothing.
     """
 
-    def __init__(self, config: BrokerConfig, store: MessageStore) -> None:
-        self._config = config
-        self._store = store
+    def __init__(self, inside: BrokerInside) -> None:
+        self._config = inside.config
+        self._store = inside.store
         self._lives: dict[CommandConnection, dict[_Read, int]] = {}
         self._count = 0
         self.refused = 0

@@ -36,9 +36,8 @@ from dledger.rocketmq.broker.consuming.subscriptions import (
     read_heartbeat,
     read_subscription,
 )
-from dledger.rocketmq.broker.options.config import BrokerConfig
 from dledger.rocketmq.broker.options.groups import find_group, retry_topic
-from dledger.rocketmq.metadata.files import Metadata
+from dledger.rocketmq.broker.options.inside import BrokerInside
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.documents import to_object
 from protocols.wire.errors import BodyError
@@ -304,20 +303,19 @@ class ConsumerCommands(CommandGroup):
     small_codes = frozenset({HEART_BEAT, UNREGISTER_CLIENT, CHECK_CLIENT_CONFIG})
 
     def __init__(
-        self, config: BrokerConfig, metadata: Metadata, table: ConsumerTable, producers: ProducerTable, *,
-        wall_ms: Callable[[], int], steady_ms: Callable[[], int], rights: ProducerRights | None = None,
+        self, inside: BrokerInside, table: ConsumerTable, producers: ProducerTable, *,
+        steady_ms: Callable[[], int], rights: ProducerRights | None = None,
     ) -> None:
         """
-        @param wall_ms: milliseconds since 1970.
         @param steady_ms: the same of a clock that nobody sets: for the silence of clients.
         @param rights: of the accounts; None: everybody may do everything. Other producers than those with
             rights are answered, as a consumer's heartbeat names groups of producers, too; they are not known.
         """
         self._rights = rights
         self._producers = producers
-        self._config = config
-        self._metadata = metadata
-        self._wall_ms = wall_ms
+        self._config = inside.config
+        self._metadata = inside.metadata
+        self._wall_ms = inside.wall_ms
         self._steady_ms = steady_ms
         self.table = table
 

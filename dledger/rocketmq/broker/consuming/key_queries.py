@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 import attrs
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IDelayedCall
 
 from dledger.rocketmq.answering.refusals import (
     LONG_MAX,
@@ -40,11 +40,11 @@ from dledger.rocketmq.answering.refusals import (
     Refused,
 )
 from dledger.rocketmq.broker.consuming.visible import Visible, VisibleTo, all_visible
+from dledger.rocketmq.broker.options.inside import BrokerInside
 from dledger.rocketmq.store.index.indexing import keys_of
 from dledger.rocketmq.store.queries import record_at
 from dledger.rocketmq.store.records.key_hash import hash_of_key
 from dledger.rocketmq.store.records.records import keyed_part_of
-from dledger.rocketmq.store.store import MessageStore
 from dledger.values.errors import StoreError
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.errors import WireError
@@ -109,13 +109,11 @@ class _Query:
 class KeyQueries(CommandGroup):
     """The group of commands."""
 
-    def __init__(
-        self, store: MessageStore, *, clock: IReactorTime, visible: VisibleTo = all_visible
-    ) -> None:
+    def __init__(self, inside: BrokerInside, *, visible: VisibleTo = all_visible) -> None:
         """@param visible: what the sender of a request may see of its topic."""
-        self._store = store
+        self._store = inside.store
         self._visible = visible
-        self._clock = clock
+        self._clock = inside.clock
         self._waiting: deque[_Query] = deque()
         self._call: IDelayedCall | None = None
 

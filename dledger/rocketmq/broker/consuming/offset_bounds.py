@@ -18,15 +18,12 @@ have come. One that a consumer has committed since then stays.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
-from dledger.rocketmq.metadata.files import Metadata
+from dledger.rocketmq.broker.options.inside import BrokerInside
 from dledger.rocketmq.store.queues.queue_begins import index_at
 from dledger.rocketmq.store.records.records import SCHEDULE_TOPIC
-from dledger.rocketmq.store.store import MessageStore
 from dledger.values.errors import StoreError
 
 #: Pause between two looks whether all messages are in their queues.
@@ -47,14 +44,11 @@ class OffsetBounds:
 
     log = Logger()
 
-    def __init__(
-        self, store: MessageStore, metadata: Metadata, *, clock: IReactorTime, wall_ms: Callable[[], int]
-    ) -> None:
-        """@param wall_ms: milliseconds since 1970."""
-        self._store = store
-        self._metadata = metadata
-        self._clock = clock
-        self._wall_ms = wall_ms
+    def __init__(self, inside: BrokerInside) -> None:
+        self._store = inside.store
+        self._metadata = inside.metadata
+        self._clock = inside.clock
+        self._wall_ms = inside.wall_ms
         self._call: IDelayedCall | None = None
         self._bound = 0
         self._rows: list[_Row] = []

@@ -34,12 +34,10 @@ from dledger.rocketmq.answering.refusals import (
     Refused,
 )
 from dledger.rocketmq.broker.consuming.commits import CommitJudge
-from dledger.rocketmq.broker.options.config import BrokerConfig
 from dledger.rocketmq.broker.options.groups import OWN_GROUPS
-from dledger.rocketmq.metadata.files import Metadata
+from dledger.rocketmq.broker.options.inside import BrokerInside
 from dledger.rocketmq.store.queries import offset_at, record_at, stored_ms
 from dledger.rocketmq.store.queues.consume_queue import ConsumeQueue
-from dledger.rocketmq.store.store import MessageStore
 from dledger.values.errors import StoreError
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.fastjson import shown, shown_bare
@@ -68,19 +66,18 @@ class OffsetCommands(CommandGroup):
     })
 
     def __init__(
-        self, config: BrokerConfig, store: MessageStore, metadata: Metadata, commits: CommitJudge, *,
-        wall_ms: Callable[[], int], settled: Callable[[], Deferred[None]], slow_bytes: int = 0,
+        self, inside: BrokerInside, commits: CommitJudge, *, settled: Callable[[], Deferred[None]],
+        slow_bytes: int = 0,
     ) -> None:
         """
-        @param wall_ms: milliseconds since 1970.
         @param settled: see L{dledger.rocketmq.broker.replication.Replication.settled}.
         @param slow_bytes: a message further than this before the end of the log is not recent; 0: no limit.
         """
-        self._config = config
-        self._store = store
-        self._metadata = metadata
+        self._config = inside.config
+        self._store = inside.store
+        self._metadata = inside.metadata
         self._commits = commits
-        self._wall_ms = wall_ms
+        self._wall_ms = inside.wall_ms
         self._slow_bytes = slow_bytes
         self._settled = settled
 

@@ -79,15 +79,16 @@ class PullProgress:
     That of all groups of one broker.
 
     @ivar rates: messages, by group and topic.
-    @ivar trace: hears of each message; None: nobody does.
     """
 
-    def __init__(self, wall_ms: Callable[[], int], *, places_max: int = PLACES_MAX) -> None:
-        """@param wall_ms: milliseconds since 1970."""
+    def __init__(
+        self, wall_ms: Callable[[], int], trace: Deliveries | None = None, *, places_max: int = PLACES_MAX
+    ) -> None:
+        """@param wall_ms: milliseconds since 1970. @param trace: hears of each message; None: nobody does."""
         self._places_max = places_max
         self._offsets: dict[tuple[str, str, int], int] = {}
         self.rates = Rates(wall_ms, keys_max=places_max)
-        self.trace: Deliveries | None = None
+        self._trace = trace
 
     def pulled(
         self, group: str, topic: str, queue_id: int, offset: int, records: Sequence[bytes]
@@ -103,14 +104,14 @@ class PullProgress:
         self._offsets[place] = offset
         if records:
             self.rates.add((group, topic), len(records))
-            if self.trace is not None:
-                self.trace.delivered(records, group, topic, queue_id)
+            if self._trace is not None:
+                self._trace.delivered(records, group, topic, queue_id)
 
     def popped(self, group: str, topic: str, records: Sequence[bytes]) -> None:
         """A group was given messages by POP: the pop itself has moved its committed offset."""
         self.rates.add((group, topic), len(records))
-        if self.trace is not None:
-            self.trace.delivered(records, group, topic)
+        if self._trace is not None:
+            self._trace.delivered(records, group, topic)
 
     def offset(self, group: str, topic: str, queue_id: int, consumed: int) -> int:
         """The pull offset; at least C{consumed}, the committed one."""

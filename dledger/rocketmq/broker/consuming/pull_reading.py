@@ -27,9 +27,8 @@ from dledger.rocketmq.broker.consuming.subscriptions import (
     parse_subscription,
 )
 from dledger.rocketmq.broker.consuming.visible import Visible, VisibleTo, all_visible
-from dledger.rocketmq.broker.options.config import BrokerConfig
 from dledger.rocketmq.broker.options.groups import find_group
-from dledger.rocketmq.metadata.files import Metadata
+from dledger.rocketmq.broker.options.inside import BrokerInside
 from dledger.rocketmq.metadata.tables import PERM_READ, GroupConfig
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.errors import WireError
@@ -73,22 +72,20 @@ class PullReading:
     """The rules for requests. @ivar commits: as given."""
 
     def __init__(
-        self, config: BrokerConfig, metadata: Metadata, table: ConsumerTable, commits: CommitJudge, *,
-        wall_ms: Callable[[], int], visible: VisibleTo = all_visible,
-        retries_of: Callable[[str], Visible | None] = lambda topic: None,
+        self, inside: BrokerInside, table: ConsumerTable, commits: CommitJudge, *,
+        visible: VisibleTo = all_visible, retries_of: Callable[[str], Visible | None] = lambda topic: None,
     ) -> None:
         """
         @param commits: judges what consumers commit with a pull.
-        @param wall_ms: milliseconds since 1970.
         @param visible: what the sender of a request may see of its topic.
         @param retries_of: which records of a topic of retries are not over; None: all.
         """
         self.commits = commits
         self._retries_of = retries_of
-        self._config = config
-        self._metadata = metadata
+        self._config = inside.config
+        self._metadata = inside.metadata
         self._table = table
-        self._wall_ms = wall_ms
+        self._wall_ms = inside.wall_ms
         self._visible = visible
 
     def read(self, connection: CommandConnection, request: RemotingCommand) -> Pull:

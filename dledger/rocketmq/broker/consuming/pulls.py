@@ -24,10 +24,9 @@ Source: PullMessageProcessor, PullRequestHoldService (4.9.8, 5.3.3).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 import attrs
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
 from dledger.base.histogram import Histogram
@@ -41,13 +40,11 @@ from dledger.rocketmq.answering.refusals import (
     Handlers,
     Refused,
 )
-from dledger.rocketmq.broker.consuming.pull_progress import PullProgress
+from dledger.rocketmq.broker.consuming.pull_progress import Deliveries, PullProgress
 from dledger.rocketmq.broker.consuming.pull_reading import FLAG_COMMIT_OFFSET, Key, Pull, PullReading
-from dledger.rocketmq.broker.options.config import BrokerConfig
-from dledger.rocketmq.metadata.files import Metadata
+from dledger.rocketmq.broker.options.inside import BrokerInside
 from dledger.rocketmq.store.queries import GetStatus, Got, get_messages
 from dledger.rocketmq.store.records.events import Arrived
-from dledger.rocketmq.store.store import MessageStore
 from dledger.values.errors import StoreError
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.remoting import RemotingCommand
@@ -115,29 +112,27 @@ class PullCommands(CommandGroup):
     log = Logger()
 
     def __init__(
-        self, config: BrokerConfig, store: MessageStore, metadata: Metadata, reading: PullReading, *,
-        clock: IReactorTime, wall_ms: Callable[[], int], slow_bytes: int = 0,
-        held_max: int = HELD_MAX,
+        self, inside: BrokerInside, reading: PullReading, *, trace: Deliveries | None = None,
+        slow_bytes: int = 0, held_max: int = HELD_MAX,
     ) -> None:
         """
-        @param wall_ms: milliseconds since 1970.
         @param slow_bytes: a consumer further than this behind the end of the log is directed to a slave, if
             C{slave_read_enable} allows it; 0: never.
         """
-        self._config = config
-        self._store = store
-        self._metadata = metadata
+        self._config = inside.config
+        self._store = inside.store
+        self._metadata = inside.metadata
         self._reading = reading
         self.commits = reading.commits
-        self._clock = clock
-        self._wall_ms = wall_ms
+        self._clock = inside.clock
+        self._wall_ms = inside.wall_ms
         self._slow_bytes = slow_bytes
         self._held_max = held_max
         self._held: HeldRequests[Key, _Held] = HeldRequests()
         self._call: IDelayedCall | None = None
         self._turn_bytes = 0
         self._is_stopped = False
-        self.progress = PullProgress(wall_ms)
+        self.progress = PullProgress(inside.wall_ms, trace)
         self.found = 0
         self.missed = 0
         self.messages = 0

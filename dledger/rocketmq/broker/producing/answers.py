@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from dledger.rocketmq.answering.refusals import RefusalCounts
-from dledger.rocketmq.broker.options.config import BrokerConfig
-from dledger.rocketmq.broker.options.own_address import OwnAddress
+from dledger.rocketmq.broker.options.inside import BrokerInside
 from dledger.rocketmq.broker.producing.puts import NotPut
 from dledger.rocketmq.replication.put_status import PutStatus
 from dledger.rocketmq.store.records.plain_records import Placed
@@ -57,10 +56,10 @@ class SendAnswers:
     @ivar reported: these two, by the names of their fields.
     """
 
-    def __init__(self, config: BrokerConfig, own: OwnAddress, refusals: RefusalCounts) -> None:
-        self._own = own
+    def __init__(self, inside: BrokerInside, refusals: RefusalCounts) -> None:
+        self._own = inside.own
         self._refusals = refusals
-        self.reported = {"MSG_REGION": config.region_id, "TRACE_ON": str(config.trace_on).lower()}
+        self.reported = {"MSG_REGION": inside.config.region_id, "TRACE_ON": str(inside.config.trace_on).lower()}
         self._form = SentAnswers(self.reported, language="PYTHON", version=VERSION)
 
     def stored_frames(self, sends: Sequence[PlainSend], placed: Placed, status: PutStatus) -> list[bytes]:

@@ -9,12 +9,9 @@ Source: AbstractSendMessageProcessor.msgCheck, TopicValidator, TopicConfigManage
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from dledger.rocketmq.answering.refusals import Code, Refused
-from dledger.rocketmq.broker.options.config import BrokerConfig
 from dledger.rocketmq.broker.options.groups import may_add_retries
-from dledger.rocketmq.metadata.files import Metadata
+from dledger.rocketmq.broker.options.inside import BrokerInside
 from dledger.rocketmq.metadata.tables import (
     AUTO_CREATE_TOPIC,
     PERM_READ,
@@ -58,18 +55,13 @@ class TopicChecks:
     @ivar topics: the table of topics.
     """
 
-    def __init__(
-        self, metadata: Metadata, config: BrokerConfig, *, wall_ms: Callable[[], int], events: BrokerEvents
-    ) -> None:
-        """
-        @param wall_ms: milliseconds since 1970.
-        @param events: hears when a topic was created.
-        """
-        self.topics = metadata.topics
-        self._metadata = metadata
-        self._config = config
-        self._wall_ms = wall_ms
-        self._turn = crc32(config.broker_name.encode())
+    def __init__(self, inside: BrokerInside, *, events: BrokerEvents) -> None:
+        """@param events: hears when a topic was created."""
+        self.topics = inside.metadata.topics
+        self._metadata = inside.metadata
+        self._config = inside.config
+        self._wall_ms = inside.wall_ms
+        self._turn = crc32(inside.config.broker_name.encode())
         self._events = events
 
     def writable(

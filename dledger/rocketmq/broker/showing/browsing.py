@@ -11,14 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
+from dledger.rocketmq.broker.options.inside import BrokerInside
 from dledger.rocketmq.broker.showing.shown import NotShown, ShownMessage, ShownMessages, ShownQueue
 from dledger.rocketmq.store.index.indexing import keys_of
 from dledger.rocketmq.store.queries import get_messages, offset_at, record_at
 from dledger.rocketmq.store.records.key_hash import hash_of_key
-from dledger.rocketmq.store.store import MessageStore
 from dledger.values.errors import StoreError
 from protocols.wire.errors import WireError
 from protocols.wire.rocketmq.layout import PROPERTIES_BYTES_MAX
@@ -37,9 +36,9 @@ _LONG_MAX = (1 << 63) - 1
 class MessageBrowser:
     """The queues and messages of one store."""
 
-    def __init__(self, store: MessageStore, clock: IReactorTime) -> None:
-        self._store = store
-        self._clock = clock
+    def __init__(self, inside: BrokerInside) -> None:
+        self._store = inside.store
+        self._clock = inside.clock
 
     def queues(self, topic: str = "") -> tuple[tuple[ShownQueue, ...], bool]:
         """

@@ -210,7 +210,6 @@ class ReputMessageService:
     Invariant: C{_call} is the turn that is scheduled, or None.
 
     @ivar bound: returns the offset up to which records may become visible; called at each turn.
-    @ivar is_awaited: whether a reader waits for new messages; if not, one turn takes those of many puts.
     """
 
     log = Logger()
@@ -218,12 +217,14 @@ class ReputMessageService:
     def __init__(
         self, dispatcher: Dispatcher, *, clock: IReactorTime, bound: Callable[[], int],
         arrived: Callable[[Arrived], None], failed: Callable[[Failure], None], gives_way: bool = False,
+        is_awaited: Callable[[], bool] = lambda: True,
     ) -> None:
         """
         @param arrived: called after a turn that made messages visible.
         @param failed: called once, with a L{StoreError}, when dispatching has failed.
         @param gives_way: on a slave: dispatch little while the log is copied in bulk, as dispatching would
             slow the copy down.
+        @param is_awaited: whether a reader waits for new messages; if not, one turn takes those of many puts.
         """
         self._dispatcher = dispatcher
         self._clock = clock
@@ -239,7 +240,7 @@ class ReputMessageService:
         self._gives_way = gives_way
         self._arrived = arrived
         self.bound = bound
-        self.is_awaited: Callable[[], bool] = lambda: True
+        self._is_awaited = is_awaited
 
     @property
     def offset(self) -> int:
@@ -263,7 +264,7 @@ class ReputMessageService:
         @param defers: slaves copy the new bytes, and a producer may wait for them: wait for L{release}.
         """
         if self._is_running and self._call is None:
-            is_awaited = self.is_awaited()
+            is_awaited = self._is_awaited()
             self._waits_for_slaves = defers and is_awaited
             self._is_deferred = defers or not is_awaited
             self._schedule(DEFERRED_S if self._is_deferred else 0)

@@ -40,8 +40,7 @@ from dledger.rocketmq.broker.consuming.popping.check_points import (
 from dledger.rocketmq.broker.consuming.popping.in_order import InOrder
 from dledger.rocketmq.broker.consuming.popping.pop_requests import INVISIBLE_MS_MAX
 from dledger.rocketmq.broker.consuming.popping.revive import ReviveService
-from dledger.rocketmq.broker.options.config import BrokerConfig
-from dledger.rocketmq.broker.options.own_address import OwnAddress
+from dledger.rocketmq.broker.options.inside import BrokerInside
 from dledger.rocketmq.broker.producing.answers import put_refusal
 from dledger.rocketmq.broker.producing.puts import NotPut, Put, PutPipeline
 from dledger.rocketmq.replication.put_status import PutStatus
@@ -73,23 +72,21 @@ class PopAcks(CommandGroup):
     small_codes = frozenset({ACK_MESSAGE, BATCH_ACK_MESSAGE, CHANGE_INVISIBLE})
 
     def __init__(
-        self, config: BrokerConfig, pipeline: PutPipeline, revive: ReviveService, in_order: InOrder, *,
-        own: OwnAddress, wall_ms: Callable[[], int], freed: Callable[[str, str], None],
-        settled: Callable[[], Deferred[None]],
+        self, inside: BrokerInside, pipeline: PutPipeline, revive: ReviveService, in_order: InOrder, *,
+        freed: Callable[[str, str], None], settled: Callable[[], Deferred[None]],
     ) -> None:
         """
-        @param wall_ms: milliseconds since 1970.
         @param freed: called with a topic and a group that may get more messages in order now.
         @param settled: see L{dledger.rocketmq.broker.replication.Replication.settled}.
         """
         self._in_order = in_order
         self._freed = freed
         self._settled = settled
-        self._config = config
+        self._config = inside.config
         self._pipeline = pipeline
         self._revive = revive
-        self._own = own
-        self._wall_ms = wall_ms
+        self._own = inside.own
+        self._wall_ms = inside.wall_ms
         self.acknowledged = self.changed = 0
 
     def handlers(self) -> Handlers:

@@ -14,18 +14,17 @@ from __future__ import annotations
 from dledger.rocketmq.broker.consuming.popping.check_points import kind_of, normal_topic
 from dledger.rocketmq.broker.consuming.popping.popped import GroupQueue
 from dledger.rocketmq.broker.consuming.pulls import usual_slow_bytes
-from dledger.rocketmq.broker.options.config import BrokerConfig
+from dledger.rocketmq.broker.options.inside import BrokerInside
 from dledger.rocketmq.store.queues.consume_queue import ConsumeQueue
 from dledger.rocketmq.store.queues.queue_begins import begin_from
-from dledger.rocketmq.store.store import MessageStore
 
 
 class FirstOffsets:
     """Those of one broker."""
 
-    def __init__(self, config: BrokerConfig, store: MessageStore) -> None:
-        self._config = config
-        self._store = store
+    def __init__(self, inside: BrokerInside) -> None:
+        self._config = inside.config
+        self._store = inside.store
         self._memory_bytes = usual_slow_bytes()
 
     def of(self, key: GroupQueue, *, is_first: bool) -> int:

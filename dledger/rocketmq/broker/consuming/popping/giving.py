@@ -27,10 +27,9 @@ from dledger.rocketmq.broker.consuming.popping.popped import GroupQueue
 from dledger.rocketmq.broker.consuming.popping.revive import ReviveService
 from dledger.rocketmq.broker.consuming.popping.taking import PopTaking
 from dledger.rocketmq.broker.consuming.pull_progress import PullProgress
-from dledger.rocketmq.broker.options.own_address import OwnAddress
+from dledger.rocketmq.broker.options.inside import BrokerInside
 from dledger.rocketmq.broker.producing.answers import put_refusal
 from dledger.rocketmq.broker.producing.puts import NotPut, Put, PutPipeline
-from dledger.rocketmq.metadata.files import Metadata
 from dledger.rocketmq.replication.put_status import PutStatus
 from dledger.rocketmq.store.queries import GetStatus
 from protocols.rocketmq.commands import CommandConnection
@@ -50,17 +49,17 @@ class PopGiving:
     """
 
     def __init__(
-        self, taking: PopTaking, metadata: Metadata, pipeline: PutPipeline, revive: ReviveService,
-        in_order: InOrder, *, own: OwnAddress, wall_ms: Callable[[], int], progress: PullProgress,
+        self, inside: BrokerInside, pipeline: PutPipeline, taking: PopTaking, revive: ReviveService,
+        in_order: InOrder, *, progress: PullProgress,
     ) -> None:
-        """@param wall_ms: milliseconds since 1970. @param progress: hears what the groups get."""
+        """@param progress: hears what the groups get."""
         self._taking = taking
-        self._metadata = metadata
+        self._metadata = inside.metadata
         self._pipeline = pipeline
         self._revive = revive
         self._in_order = in_order
-        self._own = own
-        self._wall_ms = wall_ms
+        self._own = inside.own
+        self._wall_ms = inside.wall_ms
         self._progress = progress
         self._put_bytes = 0
         self.popped = 0

@@ -16,7 +16,7 @@ from twisted.internet.defer import Deferred
 from dledger.rocketmq.answering.refusals import Refused
 from dledger.rocketmq.broker.consuming.popping.check_points import Ack, PopKey, ack_message
 from dledger.rocketmq.broker.consuming.popping.revive import TURN_MESSAGES, ReviveService
-from dledger.rocketmq.broker.options.own_address import OwnAddress
+from dledger.rocketmq.broker.options.inside import BrokerInside
 from dledger.rocketmq.broker.producing.answers import put_refusal
 from dledger.rocketmq.broker.producing.puts import NotPut, PutPipeline
 
@@ -24,14 +24,11 @@ from dledger.rocketmq.broker.producing.puts import NotPut, PutPipeline
 class GroupEnds:
     """Ends what groups have popped, for one broker."""
 
-    def __init__(
-        self, pipeline: PutPipeline, revive: ReviveService, *, own: OwnAddress, wall_ms: Callable[[], int]
-    ) -> None:
-        """@param wall_ms: milliseconds since 1970."""
+    def __init__(self, inside: BrokerInside, pipeline: PutPipeline, revive: ReviveService) -> None:
         self._pipeline = pipeline
         self._revive = revive
-        self._own = own
-        self._wall_ms = wall_ms
+        self._own = inside.own
+        self._wall_ms = inside.wall_ms
 
     def of(self, group: str) -> Callable[[], Deferred[None]]:
         """

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 import attrs
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IDelayedCall
 
 from dledger.rocketmq.answering.refusals import Code, Refused
 from dledger.rocketmq.broker.consuming.popping.check_points import (
@@ -32,7 +32,7 @@ from dledger.rocketmq.broker.consuming.popping.check_points import (
     PopKey,
     kind_of,
 )
-from dledger.rocketmq.metadata.files import Metadata
+from dledger.rocketmq.broker.options.inside import BrokerInside
 from dledger.rocketmq.metadata.order_info import OrderInfo, OrderPlace
 from protocols.wire.fastjson import shown_bare
 
@@ -43,11 +43,10 @@ ATTEMPT_CHARACTERS_MAX = 255
 class InOrder:
     """Decides who gets messages of a queue, for one broker."""
 
-    def __init__(self, metadata: Metadata, *, wall_ms: Callable[[], int]) -> None:
-        """@param wall_ms: milliseconds since 1970."""
-        self._metadata = metadata
-        self._infos = metadata.order_info
-        self._wall_ms = wall_ms
+    def __init__(self, inside: BrokerInside) -> None:
+        self._metadata = inside.metadata
+        self._infos = inside.metadata.order_info
+        self._wall_ms = inside.wall_ms
 
     def blocks(self, place: OrderPlace, attempt: str) -> bool:
         """Whether a queue has nothing for this attempt now: others hold messages of it."""
@@ -176,15 +175,12 @@ class InOrder:
 class Releases:
     """Wakes the requests that wait for messages in order, when a queue is free because time has passed."""
 
-    def __init__(
-        self, in_order: InOrder, wake: Callable[[str, str], None], *, clock: IReactorTime,
-        wall_ms: Callable[[], int],
-    ) -> None:
+    def __init__(self, inside: BrokerInside, in_order: InOrder, wake: Callable[[str, str], None]) -> None:
         """@param wake: examines the requests of a topic and a group."""
         self._in_order = in_order
         self._wake = wake
-        self._clock = clock
-        self._wall_ms = wall_ms
+        self._clock = inside.clock
+        self._wall_ms = inside.wall_ms
         self._calls: dict[tuple[str, str], IDelayedCall] = {}
 
     def watch(self, topic: str, group: str) -> None:

@@ -22,9 +22,8 @@ from dledger.rocketmq.broker.consuming.popping.check_points import (
     revive_topic,
 )
 from dledger.rocketmq.broker.consuming.popping.popped import Popped
+from dledger.rocketmq.broker.options.inside import BrokerInside
 from dledger.rocketmq.broker.producing.topic_checks import REVIVE_PREFIX
-from dledger.rocketmq.metadata.files import Metadata
-from dledger.rocketmq.store.store import MessageStore
 
 
 class PastPoints:
@@ -34,9 +33,9 @@ class PastPoints:
     @ivar _moved_ms: RocketMQ's check points that are older than this have moved their groups, ms since 1970.
     """
 
-    def __init__(self, store: MessageStore, metadata: Metadata) -> None:
-        self._queues = store.queues
-        self._metadata = metadata
+    def __init__(self, inside: BrokerInside) -> None:
+        self._queues = inside.store.queues
+        self._metadata = inside.metadata
         self._topic = ""
         self._moved_ms = 0
 

@@ -22,6 +22,7 @@ from dledger.rocketmq.broker.consuming.pull_reading import is_matched
 from dledger.rocketmq.broker.consuming.subscriptions import SUB_ALL, TAG, filter_of, parse_subscription
 from dledger.rocketmq.broker.options.config import BrokerConfig
 from dledger.rocketmq.broker.options.groups import find_group
+from dledger.rocketmq.broker.options.inside import BrokerInside
 from dledger.rocketmq.broker.producing.puts import PutPipeline
 from dledger.rocketmq.metadata.files import Metadata
 from dledger.rocketmq.metadata.tables import PERM_READ, RETRY_PREFIX
@@ -134,16 +135,13 @@ def _check_group(config: BrokerConfig, metadata: Metadata, name: str, now_ms: in
 class PopReading:
     """Reads requests by the rules of one broker, as its tables are at that time."""
 
-    def __init__(
-        self, config: BrokerConfig, metadata: Metadata, pipeline: PutPipeline, retries: RetryTopics, *,
-        wall_ms: Callable[[], int],
-    ) -> None:
-        """@param pipeline: stores retries. @param wall_ms: milliseconds since 1970."""
-        self._config = config
-        self._metadata = metadata
+    def __init__(self, inside: BrokerInside, pipeline: PutPipeline, retries: RetryTopics) -> None:
+        """@param pipeline: stores retries."""
+        self._config = inside.config
+        self._metadata = inside.metadata
         self._pipeline = pipeline
         self._retries = retries
-        self._wall_ms = wall_ms
+        self._wall_ms = inside.wall_ms
 
     def read(self, fields: Fields, *, takes: bool = True) -> PopRequest:
         """See L{read_pop}. @raise Refused: see there."""

@@ -33,11 +33,11 @@ Source: PopMessageProcessor, PopLongPollingService, NotificationProcessor (5.3.3
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import islice
 
 import attrs
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
 from dledger.rocketmq.answering.held import HeldRequest, HeldRequests
@@ -56,6 +56,7 @@ from dledger.rocketmq.broker.consuming.popping.in_order import InOrder, Releases
 from dledger.rocketmq.broker.consuming.popping.pop_requests import PopReading, PopRequest
 from dledger.rocketmq.broker.consuming.popping.retries import RetryTopics
 from dledger.rocketmq.broker.consuming.popping.taking import PopTaking
+from dledger.rocketmq.broker.options.inside import BrokerInside
 from dledger.rocketmq.store.records.events import Arrived
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.remoting import RemotingCommand
@@ -95,22 +96,21 @@ class PopCommands(CommandGroup):
     log = Logger()
 
     def __init__(
-        self, reading: PopReading, taking: PopTaking, giving: PopGiving, in_order: InOrder,
-        retries: RetryTopics, *, clock: IReactorTime, wall_ms: Callable[[], int],
+        self, inside: BrokerInside, reading: PopReading, taking: PopTaking, giving: PopGiving,
+        in_order: InOrder, retries: RetryTopics,
     ) -> None:
-        """@param wall_ms: milliseconds since 1970."""
         self._reading = reading
         self.taking = taking
         self._giving = giving
-        self._clock = clock
-        self._wall_ms = wall_ms
+        self._clock = inside.clock
+        self._wall_ms = inside.wall_ms
         self._polls: HeldRequests[_Waiting, _Poll] = HeldRequests()
         self._topics: dict[str, dict[_Waiting, None]] = {}
         self._clogged: dict[CommandConnection, None] = {}
         self._call: IDelayedCall | None = None
         self._retries = retries
         self._in_order = in_order
-        self._releases = Releases(in_order, self.freed, clock=clock, wall_ms=wall_ms)
+        self._releases = Releases(inside, in_order, self.freed)
         self._is_stopped = False
 
     def __len__(self) -> int:

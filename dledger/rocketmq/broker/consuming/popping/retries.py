@@ -22,8 +22,7 @@ from dledger.rocketmq.broker.consuming.popping.check_points import (
     pop_retry_topic,
     popped_places,
 )
-from dledger.rocketmq.broker.options.config import BrokerConfig
-from dledger.rocketmq.metadata.files import Metadata
+from dledger.rocketmq.broker.options.inside import BrokerInside
 from dledger.rocketmq.metadata.tables import RETRY_PREFIX
 from protocols.wire.errors import WireError
 from protocols.wire.rocketmq.message import decode_message, java_hash
@@ -32,9 +31,9 @@ from protocols.wire.rocketmq.message import decode_message, java_hash
 class RetryTopics:
     """Those of one broker."""
 
-    def __init__(self, config: BrokerConfig, metadata: Metadata) -> None:
-        self._config = config
-        self._metadata = metadata
+    def __init__(self, inside: BrokerInside) -> None:
+        self._config = inside.config
+        self._metadata = inside.metadata
 
     def written(self, topic: str, group: str) -> str:
         """The topic in which a retry is stored."""

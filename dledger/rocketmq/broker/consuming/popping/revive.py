@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVarTuple
 
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
 from dledger.rocketmq.answering.refusals import Refused
@@ -48,18 +48,15 @@ from dledger.rocketmq.broker.consuming.popping.check_points import (
 from dledger.rocketmq.broker.consuming.popping.past_points import PastPoints
 from dledger.rocketmq.broker.consuming.popping.popped import Popped, PoppedTable
 from dledger.rocketmq.broker.consuming.popping.retries import RetryTopics
-from dledger.rocketmq.broker.options.config import BrokerConfig
-from dledger.rocketmq.broker.options.own_address import OwnAddress
+from dledger.rocketmq.broker.options.inside import BrokerInside
 from dledger.rocketmq.broker.producing.puts import NotPut, Put, PutPipeline
 from dledger.rocketmq.broker.producing.send_properties import name_retry_topic
 from dledger.rocketmq.broker.producing.topic_checks import DLQ_PREFIX, TopicChecks
-from dledger.rocketmq.metadata.files import Metadata
 from dledger.rocketmq.metadata.tables import PERM_READ, PERM_WRITE, GroupConfig, TopicConfig
 from dledger.rocketmq.replication.put_status import PutStatus
 from dledger.rocketmq.store.queries import record_at
 from dledger.rocketmq.store.records.plain_records import Placed, PlainMessage, one_try_more
 from dledger.rocketmq.store.records.records import NewMessage
-from dledger.rocketmq.store.store import MessageStore
 from dledger.values.errors import StoreError
 from protocols.wire.errors import WireError
 from protocols.wire.rocketmq.layout import PROPERTIES_BYTES_MAX, TRANSACTION_MASK
@@ -92,25 +89,21 @@ class ReviveService:
 
     log = Logger()
 
-    def __init__(
-        self, config: BrokerConfig, store: MessageStore, metadata: Metadata, pipeline: PutPipeline,
-        checks: TopicChecks, *, own: OwnAddress, clock: IReactorTime, wall_ms: Callable[[], int],
-    ) -> None:
-        """@param wall_ms: milliseconds since 1970."""
-        self._config = config
-        self._store = store
-        self._metadata = metadata
+    def __init__(self, inside: BrokerInside, pipeline: PutPipeline, checks: TopicChecks) -> None:
+        self._config = inside.config
+        self._store = inside.store
+        self._metadata = inside.metadata
         self._pipeline = pipeline
         self._checks = checks
-        self._retries = RetryTopics(config, metadata)
-        self._own = own
-        self._clock = clock
-        self._wall_ms = wall_ms
+        self._retries = RetryTopics(inside)
+        self._own = inside.own
+        self._clock = inside.clock
+        self._wall_ms = inside.wall_ms
         self.call: IDelayedCall | None = None
         self._runs = 0
         self._problem = ""
-        self.topic = revive_topic(config.broker_cluster_name)
-        self._past = PastPoints(store, metadata)
+        self.topic = revive_topic(inside.config.broker_cluster_name)
+        self._past = PastPoints(inside)
         self.revived = self.dead = self.gone = 0
         self._forget()
 

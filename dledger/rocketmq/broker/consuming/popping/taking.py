@@ -10,7 +10,7 @@ Source: PopMessageProcessor.popMsgFromQueue (5.3.3).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from dledger.rocketmq.answering.refusals import Code, Refused
 from dledger.rocketmq.broker.consuming.popping.check_points import CheckPoint, PopKey, kind_of
@@ -21,10 +21,8 @@ from dledger.rocketmq.broker.consuming.popping.pop_requests import FROM_FIRST, P
 from dledger.rocketmq.broker.consuming.popping.popped import GroupQueue
 from dledger.rocketmq.broker.consuming.popping.retries import RetryTopics
 from dledger.rocketmq.broker.consuming.popping.revive import ReviveService
-from dledger.rocketmq.broker.options.config import BrokerConfig
-from dledger.rocketmq.metadata.files import Metadata
+from dledger.rocketmq.broker.options.inside import BrokerInside
 from dledger.rocketmq.store.queries import GetStatus, Got, get_messages
-from dledger.rocketmq.store.store import MessageStore
 from dledger.values.errors import StoreError
 
 #: With this many messages of a queue not acknowledged by a group, the group gets no more of it
@@ -49,18 +47,16 @@ class PopTaking:
     """
 
     def __init__(
-        self, config: BrokerConfig, store: MessageStore, metadata: Metadata, revive: ReviveService,
-        in_order: InOrder, retries: RetryTopics, *, wall_ms: Callable[[], int],
+        self, inside: BrokerInside, revive: ReviveService, in_order: InOrder, retries: RetryTopics
     ) -> None:
-        """@param wall_ms: milliseconds since 1970."""
-        self._config = config
-        self._store = store
-        self._metadata = metadata
+        self._config = inside.config
+        self._store = inside.store
+        self._metadata = inside.metadata
         self._revive = revive
         self._in_order = in_order
         self._retries = retries
-        self._wall_ms = wall_ms
-        self.begins = FirstOffsets(config, store)
+        self._wall_ms = inside.wall_ms
+        self.begins = FirstOffsets(inside)
         self._searches = 0
         self.locked: set[GroupQueue] = set()
 

@@ -13,16 +13,13 @@ Source: RecallMessageProcessor, RecallMessageHandle (5.3.3).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from dledger.rocketmq.answering.refusals import Code, CommandGroup, Fields, Handlers, Refused
-from dledger.rocketmq.broker.options.config import BrokerConfig
+from dledger.rocketmq.broker.options.inside import BrokerInside
 from dledger.rocketmq.broker.producing.answers import SendAnswers, put_refusal
 from dledger.rocketmq.broker.producing.delays.recall_handle import RecallHandle
 from dledger.rocketmq.broker.producing.delays.timed import max_delay_ms
 from dledger.rocketmq.broker.producing.delays.timers import TimerService
 from dledger.rocketmq.broker.producing.puts import NotPut, Put
-from dledger.rocketmq.metadata.files import Metadata
 from dledger.rocketmq.replication.put_status import PutStatus
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.fastjson import shown_bare
@@ -36,16 +33,12 @@ ILLEGAL_OPERATION = 604
 class RecallCommands(CommandGroup):
     """The group of commands."""
 
-    def __init__(
-        self, config: BrokerConfig, metadata: Metadata, timers: TimerService, answers: SendAnswers, *,
-        wall_ms: Callable[[], int],
-    ) -> None:
-        """@param wall_ms: milliseconds since 1970."""
-        self._config = config
-        self._metadata = metadata
+    def __init__(self, inside: BrokerInside, timers: TimerService, answers: SendAnswers) -> None:
+        self._config = inside.config
+        self._metadata = inside.metadata
         self._timers = timers
         self._answers = answers
-        self._wall_ms = wall_ms
+        self._wall_ms = inside.wall_ms
 
     def handlers(self) -> Handlers:
         """By request code."""

@@ -24,14 +24,13 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from twisted.internet.defer import succeed
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
-from dledger.rocketmq.broker.options.own_address import OwnAddress
+from dledger.rocketmq.broker.options.inside import BrokerInside
 from dledger.rocketmq.broker.producing.halves import real_place
 from dledger.rocketmq.broker.producing.puts import NotPut, PutPipeline
 from dledger.rocketmq.broker.producing.topic_checks import queue_now
-from dledger.rocketmq.metadata.offsets import DelayOffsets
 from dledger.rocketmq.metadata.tables import RETRY_PREFIX, TopicConfig
 from dledger.rocketmq.replication.put_status import PutStatus
 from dledger.rocketmq.store.queries import record_at
@@ -40,7 +39,6 @@ from dledger.rocketmq.store.queues.queue_files import Unit
 from dledger.rocketmq.store.records.events import Arrived
 from dledger.rocketmq.store.records.plain_records import PlainMessage
 from dledger.rocketmq.store.records.records import SCHEDULE_TOPIC, NewMessage
-from dledger.rocketmq.store.store import MessageStore
 from dledger.values.errors import StoreError
 from protocols.wire.rocketmq.message import Message, decode_message, encode_properties
 
@@ -84,26 +82,24 @@ class ScheduleMessageService:
     log = Logger()
 
     def __init__(
-        self, store: MessageStore, offsets: DelayOffsets, pipeline: PutPipeline, *,
-        own: OwnAddress, clock: IReactorTime, wall_ms: Callable[[], int],
+        self, inside: BrokerInside, pipeline: PutPipeline, *,
         topic_of: Callable[[str, int, int], TopicConfig | None],
         is_over: Callable[[Message], bool] = lambda message: False,
     ) -> None:
         """
-        @param wall_ms: milliseconds since 1970.
         @param topic_of: called with the topic and the queue of each message before it is delivered, and where
             in the log it was stored to wait; see L{LostTopics.found<dledger.rocketmq.broker.lost_topics>}.
         @param is_over: whether a retry is of a topic that was deleted.
         """
         self._is_over = is_over
-        self._store = store
-        self._offsets = offsets
+        self._store = inside.store
+        self._offsets = inside.metadata.delay_offsets
         self._pipeline = pipeline
-        self._own = own
-        self._clock = clock
-        self._wall_ms = wall_ms
+        self._own = inside.own
+        self._clock = inside.clock
+        self._wall_ms = inside.wall_ms
         self._topic_of = topic_of
-        self._delays_ms = store.config.delay_levels_ms
+        self._delays_ms = inside.store.config.delay_levels_ms
         self._levels = list(range(1, len(self._delays_ms) + 1))
         self._call: IDelayedCall | None = None
         self._is_running = self._is_putting = self._has_arrived = False

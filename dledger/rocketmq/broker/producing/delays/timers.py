@@ -25,11 +25,11 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
 from dledger.rocketmq.answering.java_json import read_document, to_long, wire_json
-from dledger.rocketmq.broker.options.own_address import OwnAddress
+from dledger.rocketmq.broker.options.inside import BrokerInside
 from dledger.rocketmq.broker.producing.delays.recalled import RecalledMessages
 from dledger.rocketmq.broker.producing.delays.timed import (
     DONE_TOPIC,
@@ -45,7 +45,6 @@ from dledger.rocketmq.broker.producing.delays.waiting import WaitingMessages
 from dledger.rocketmq.broker.producing.halves import real_place
 from dledger.rocketmq.broker.producing.puts import NotPut, Put, PutPipeline
 from dledger.rocketmq.broker.producing.topic_checks import queue_now
-from dledger.rocketmq.metadata.files import Metadata
 from dledger.rocketmq.metadata.tables import PERM_READ, PERM_WRITE, TopicConfig
 from dledger.rocketmq.replication.put_status import PutStatus
 from dledger.rocketmq.store.queries import record_at
@@ -54,7 +53,6 @@ from dledger.rocketmq.store.queues.queue_files import Unit
 from dledger.rocketmq.store.records.events import Arrived
 from dledger.rocketmq.store.records.plain_records import PlainMessage
 from dledger.rocketmq.store.records.records import NewMessage
-from dledger.rocketmq.store.store import MessageStore
 from dledger.values.errors import StoreError
 from protocols.wire.errors import BodyError, WireError
 from protocols.wire.rocketmq.message import Message, decode_message, encode_properties
@@ -90,20 +88,18 @@ class TimerService:
     log = Logger()
 
     def __init__(
-        self, store: MessageStore, metadata: Metadata, pipeline: PutPipeline, *, own: OwnAddress,
-        clock: IReactorTime, wall_ms: Callable[[], int],
+        self, inside: BrokerInside, pipeline: PutPipeline, *,
         topic_of: Callable[[str, int, int], TopicConfig | None],
     ) -> None:
         """
-        @param wall_ms: milliseconds since 1970.
         @param topic_of: as of L{ScheduleMessageService<dledger.rocketmq.broker.producing.delays.schedule>}.
         """
-        self._store = store
-        self._metadata = metadata
+        self._store = inside.store
+        self._metadata = inside.metadata
         self.pipeline = pipeline
-        self._own = own
-        self._clock = clock
-        self._wall_ms = wall_ms
+        self._own = inside.own
+        self._clock = inside.clock
+        self._wall_ms = inside.wall_ms
         self._topic_of = topic_of
         self._call: IDelayedCall | None = None
         self._runs = 0

@@ -11,15 +11,14 @@ Rule 2: an answer without offsets means that nothing was stored, with certainty.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from dledger.rocketmq.answering.refusals import Code, CommandGroup, Handlers, Refused
-from dledger.rocketmq.broker.options.config import BrokerConfig
-from dledger.rocketmq.broker.options.own_address import OwnAddress
+from dledger.rocketmq.broker.options.inside import BrokerInside
 from dledger.rocketmq.broker.producing.puts import NotPut, PutPipeline
 from dledger.rocketmq.broker.producing.rules import PutRules, host_of
 from dledger.rocketmq.broker.producing.send_properties import delay_level, waits
@@ -27,7 +26,6 @@ from dledger.rocketmq.replication.put_status import PutStatus
 from dledger.rocketmq.store.log_reads import LogReads
 from dledger.rocketmq.store.records.plain_records import Placed, PlainMessage
 from dledger.rocketmq.store.records.records import NewMessage
-from dledger.rocketmq.store.store import MessageStore
 from protocols.rocketmq.broker import BrokerConnection, NativeRequests, NativeTicket
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.remoting import RemotingCommand
@@ -83,18 +81,14 @@ class NativeCommands(CommandGroup):
     log = Logger()
     small_codes = frozenset({WIRE_VERSION_CODE})
 
-    def __init__(
-        self, store: MessageStore, pipeline: PutPipeline, rules: PutRules, reads: LogReads,
-        config: BrokerConfig, *, own: OwnAddress, wall_ms: Callable[[], int],
-    ) -> None:
-        """@param wall_ms: milliseconds since 1970."""
-        self._store = store
+    def __init__(self, inside: BrokerInside, pipeline: PutPipeline, rules: PutRules, reads: LogReads) -> None:
+        self._store = inside.store
         self._pipeline = pipeline
         self._rules = rules
         self._reads = reads
-        self._config = config
-        self._wall_ms = wall_ms
-        self._own = own
+        self._config = inside.config
+        self._wall_ms = inside.wall_ms
+        self._own = inside.own
 
     def handlers(self) -> Handlers:
         return {WIRE_VERSION_CODE: self._say_version}

@@ -31,20 +31,17 @@ from dledger.rocketmq.answering.refusals import (
     Handlers,
     Refused,
 )
-from dledger.rocketmq.broker.options.config import BrokerConfig
 from dledger.rocketmq.broker.options.groups import find_group
-from dledger.rocketmq.broker.options.own_address import OwnAddress
+from dledger.rocketmq.broker.options.inside import BrokerInside
 from dledger.rocketmq.broker.producing.puts import NotPut, PutPipeline
 from dledger.rocketmq.broker.producing.rules import PutRules
 from dledger.rocketmq.broker.producing.send_properties import name_retry_topic
 from dledger.rocketmq.broker.producing.topic_checks import DLQ_PREFIX, used_queues
-from dledger.rocketmq.metadata.files import Metadata
 from dledger.rocketmq.metadata.tables import PERM_WRITE, RETRY_PREFIX, GroupConfig, TopicConfig
 from dledger.rocketmq.replication.put_status import PutStatus
 from dledger.rocketmq.store.queries import record_at
 from dledger.rocketmq.store.records.plain_records import one_try_more
 from dledger.rocketmq.store.records.records import NewMessage
-from dledger.rocketmq.store.store import MessageStore
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.errors import WireError
 from protocols.wire.fastjson import shown
@@ -61,30 +58,26 @@ _V3_4_9 = 121
 
 
 class SendBack(CommandGroup):
-    """
-    The group of commands.
-
-    @ivar is_over: whether a message is of a topic that was deleted: it has no retries.
-    """
+    """The group of commands."""
 
     small_codes = frozenset({CONSUMER_SEND_MSG_BACK})
 
     def __init__(
-        self, config: BrokerConfig, store: MessageStore, metadata: Metadata, pipeline: PutPipeline,
-        rules: PutRules, *, own: OwnAddress, wall_ms: Callable[[], int], rng: random.Random,
+        self, inside: BrokerInside, pipeline: PutPipeline, rules: PutRules, *, rng: random.Random,
+        is_over: Callable[[Message], bool],
     ) -> None:
         """
-        @param wall_ms: milliseconds since 1970.
         @param rng: chooses among the queues for retries.
+        @param is_over: whether a message is of a topic that was deleted: it has no retries.
         """
-        self.is_over: Callable[[Message], bool] = lambda message: False
-        self._config = config
-        self._store = store
-        self._metadata = metadata
+        self._is_over = is_over
+        self._config = inside.config
+        self._store = inside.store
+        self._metadata = inside.metadata
         self._pipeline = pipeline
         self._rules = rules
-        self._own = own
-        self._wall_ms = wall_ms
+        self._own = inside.own
+        self._wall_ms = inside.wall_ms
         self._rng = rng
 
     def handlers(self) -> Handlers:
@@ -106,7 +99,7 @@ class SendBack(CommandGroup):
                 raise Refused(Code.SYSTEM_ERROR, str(refused))
             try:
                 message = self._find(fields.number("offset", least=LONG_MIN, most=LONG_MAX))
-                if self.is_over(message):
+                if self._is_over(message):
                     connection.answer(request)
                     return
                 done = self._put(self._copy(message, fields, request, group))

@@ -38,7 +38,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from dledger.rocketmq.answering.refusals import INT_MIN, LONG_MAX, LONG_MIN, Code, Fields, Refused
-from dledger.rocketmq.broker.options.config import BrokerConfig
+from dledger.rocketmq.broker.options.inside import BrokerInside
 from dledger.rocketmq.broker.options.own_address import OwnAddress
 from dledger.rocketmq.broker.producing.answers import LongSend, PlainSend, SendAnswers, put_refusal
 from dledger.rocketmq.broker.producing.delays.recall_handle import HANDLE_CHARACTERS_MAX, RecallHandle
@@ -55,7 +55,6 @@ from dledger.rocketmq.broker.producing.send_properties import (
     without_delay,
 )
 from dledger.rocketmq.broker.producing.topic_checks import DLQ_PREFIX
-from dledger.rocketmq.metadata.files import Metadata
 from dledger.rocketmq.metadata.tables import RETRY_PREFIX
 from dledger.rocketmq.replication.put_status import PutStatus
 from dledger.rocketmq.store.records.plain_records import PlainForm, PlainMessage
@@ -173,22 +172,21 @@ class LongSends:
     """Reads requests of any kind, for one broker."""
 
     def __init__(
-        self, rules: PutRules, metadata: Metadata, config: BrokerConfig, *, own: OwnAddress,
-        wall_ms: Callable[[], int], ids: UniqueIds, may_time: Callable[[], bool] = lambda: True,
+        self, inside: BrokerInside, rules: PutRules, *, ids: UniqueIds,
+        may_time: Callable[[], bool] = lambda: True,
     ) -> None:
-        """
-        @param wall_ms: milliseconds since 1970.
-        @param may_time: called before a message waits for a time of its own; returns whether it may.
-        """
+        """@param may_time: called before a message waits for a time of its own; returns whether it may."""
         self._may_time = may_time
         self._rules = rules
         self._checks = rules.checks
-        self._groups = metadata.groups
-        self._config = config
-        self._own = own
+        self._groups = inside.metadata.groups
+        self._config = inside.config
+        self._own = inside.own
         self._ids = ids
-        self._wall_ms = wall_ms
-        self._no_transactions = f"the broker[{config.broker_ip1}] sending transaction message is forbidden"
+        self._wall_ms = inside.wall_ms
+        self._no_transactions = (
+            f"the broker[{inside.config.broker_ip1}] sending transaction message is forbidden"
+        )
 
     def read(self, connection: CommandConnection, request: RemotingCommand) -> ReadSend:
         """
@@ -349,18 +347,15 @@ class _Plan:
 class PlainSends:
     """Reads plain requests, for one broker."""
 
-    def __init__(
-        self, rules: PutRules, config: BrokerConfig, *, own: OwnAddress, ids: UniqueIds
-    ) -> None:
+    def __init__(self, inside: BrokerInside, rules: PutRules, *, ids: UniqueIds) -> None:
         self._checks = rules.checks
         self._topics = rules.checks.topics
         self._added = rules.added
         self._ids = ids
-        self._own = own
+        self._own = inside.own
         # A shorter message passes L{CommitLog.check} with any topic and properties.
-        self._body_max = min(
-            config.store.max_message_size, config.store.mapped_file_size_commit_log - RECORD_OVERHEAD_MAX
-        )
+        store = inside.config.store
+        self._body_max = min(store.max_message_size, store.mapped_file_size_commit_log - RECORD_OVERHEAD_MAX)
 
     def read(self, connection: BrokerConnection, request: SendMessageRequest) -> PlainMessage | None:
         """The message of a plain request; None: it is not plain."""

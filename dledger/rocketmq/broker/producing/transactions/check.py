@@ -26,10 +26,10 @@ Source: TransactionalMessageServiceImpl.check, AbstractTransactionalMessageCheck
 
 from __future__ import annotations
 
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
-from dledger.rocketmq.broker.options.config import BrokerConfig
+from dledger.rocketmq.broker.options.inside import BrokerInside
 from dledger.rocketmq.broker.producing.halves import (
     DISCARDED_TOPIC,
     HALF_QUEUE,
@@ -43,7 +43,6 @@ from dledger.rocketmq.broker.producing.transactions.half_judge import HalfCopy, 
 from dledger.rocketmq.broker.producing.transactions.half_progress import HalfProgress
 from dledger.rocketmq.broker.producing.transactions.questions import ProducerQuestions
 from dledger.rocketmq.replication.put_status import PutStatus
-from dledger.rocketmq.store.store import MessageStore
 from dledger.values.errors import StoreError
 
 #: The most half messages, and bytes of copies, of one turn.
@@ -66,17 +65,17 @@ class TransactionCheckService:
     log = Logger()
 
     def __init__(
-        self, config: BrokerConfig, store: MessageStore, pipeline: PutPipeline, ends: TransactionEnds,
-        progress: HalfProgress, judge: HalfJudge, questions: ProducerQuestions, *, clock: IReactorTime,
+        self, inside: BrokerInside, pipeline: PutPipeline, ends: TransactionEnds, progress: HalfProgress,
+        judge: HalfJudge, questions: ProducerQuestions,
     ) -> None:
-        self._config = config
-        self._store = store
+        self._config = inside.config
+        self._store = inside.store
         self._pipeline = pipeline
         self._ends = ends
         self.progress = progress
         self._judge = judge
         self._questions = questions
-        self._clock = clock
+        self._clock = inside.clock
         self._round_end = 0
         self._call: IDelayedCall | None = None
         self._is_running = False

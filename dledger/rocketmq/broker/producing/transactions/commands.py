@@ -30,8 +30,7 @@ from dledger.rocketmq.answering.refusals import (
     Handlers,
     Refused,
 )
-from dledger.rocketmq.broker.options.config import BrokerConfig
-from dledger.rocketmq.broker.options.own_address import OwnAddress
+from dledger.rocketmq.broker.options.inside import BrokerInside
 from dledger.rocketmq.broker.producing.answers import put_refusal
 from dledger.rocketmq.broker.producing.halves import (
     HALF_TOPIC,
@@ -47,11 +46,9 @@ from dledger.rocketmq.broker.producing.topic_checks import queue_now
 from dledger.rocketmq.broker.producing.transactions.ends import COMMIT, ROLLBACK, UNKNOWN_END, TransactionEnds
 from dledger.rocketmq.broker.producing.transactions.ends_reading import first_place
 from dledger.rocketmq.broker.producing.transactions.topics import keep_topics
-from dledger.rocketmq.metadata.files import Metadata
 from dledger.rocketmq.metadata.tables import TopicConfig
 from dledger.rocketmq.replication.put_status import PutStatus
 from dledger.rocketmq.store.queries import record_at
-from dledger.rocketmq.store.store import MessageStore
 from dledger.values.errors import StoreError
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.errors import WireError
@@ -72,21 +69,19 @@ class TransactionCommands(CommandGroup):
     small_codes = frozenset({END_TRANSACTION})
 
     def __init__(
-        self, config: BrokerConfig, store: MessageStore, metadata: Metadata, pipeline: PutPipeline, *,
-        ends: TransactionEnds, own: OwnAddress, wall_ms: Callable[[], int],
+        self, inside: BrokerInside, pipeline: PutPipeline, *, ends: TransactionEnds,
         topic_of: Callable[[str, int, int], TopicConfig | None],
     ) -> None:
         """
-        @param wall_ms: milliseconds since 1970.
         @param topic_of: called with the topic and the queue of each message before it is committed, and where
             in the log it was stored first; see L{LostTopics.found<dledger.rocketmq.broker.lost_topics>}.
         """
-        self._config = config
-        self._store = store
-        self._metadata = metadata
+        self._config = inside.config
+        self._store = inside.store
+        self._metadata = inside.metadata
         self._pipeline = pipeline
-        self._own = own
-        self._wall_ms = wall_ms
+        self._own = inside.own
+        self._wall_ms = inside.wall_ms
         self._topic_of = topic_of
         self._ends = ends
         self.committed = self.rolled_back = 0

@@ -9,14 +9,13 @@ Source: TransactionalMessageServiceImpl.check (4.9.8, 5.3.3).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import attrs
 from twisted.logger import Logger
 
-from dledger.rocketmq.broker.options.config import BrokerConfig
-from dledger.rocketmq.broker.options.own_address import OwnAddress
+from dledger.rocketmq.broker.options.inside import BrokerInside
 from dledger.rocketmq.broker.producing.halves import (
     CHECK_TIMES,
     DISCARDED_TOPIC,
@@ -36,7 +35,6 @@ from dledger.rocketmq.broker.producing.transactions.ends import COMMIT, Transact
 from dledger.rocketmq.broker.producing.transactions.ends_reading import first_place
 from dledger.rocketmq.store.records.plain_records import PlainMessage
 from dledger.rocketmq.store.records.records import NewMessage
-from dledger.rocketmq.store.store import MessageStore
 from protocols.wire.rocketmq.message import Message, encode_properties
 
 
@@ -59,17 +57,14 @@ class HalfJudge:
 
     log = Logger()
 
-    def __init__(
-        self, config: BrokerConfig, store: MessageStore, pipeline: PutPipeline, ends: TransactionEnds, *,
-        own: OwnAddress, wall_ms: Callable[[], int],
-    ) -> None:
-        """@param pipeline: checks copies. @param wall_ms: milliseconds since 1970."""
-        self._config = config
-        self._store = store
+    def __init__(self, inside: BrokerInside, pipeline: PutPipeline, ends: TransactionEnds) -> None:
+        """@param pipeline: checks copies."""
+        self._config = inside.config
+        self._store = inside.store
         self._pipeline = pipeline
         self._ends = ends
-        self._own = own
-        self._wall_ms = wall_ms
+        self._own = inside.own
+        self._wall_ms = inside.wall_ms
 
     def examined(self, half: Message, reached: list[int]) -> HalfCopy | bool | None:
         """

@@ -11,10 +11,10 @@ Source: TransactionalMessageServiceImpl.check, fillOpRemoveMap (4.9.8, 5.3.3).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 
 from twisted.logger import Logger
 
+from dledger.rocketmq.broker.options.inside import BrokerInside
 from dledger.rocketmq.broker.producing.halves import (
     HALF_QUEUE,
     HALF_TOPIC,
@@ -23,11 +23,9 @@ from dledger.rocketmq.broker.producing.halves import (
     ended_offsets,
 )
 from dledger.rocketmq.broker.producing.transactions.topics import keep_topics
-from dledger.rocketmq.metadata.files import Metadata
 from dledger.rocketmq.store.queries import record_at
 from dledger.rocketmq.store.queues.queue_begins import index_at
 from dledger.rocketmq.store.queues.queue_files import Unit
-from dledger.rocketmq.store.store import MessageStore
 from protocols.wire.errors import WireError
 from protocols.wire.rocketmq.message import Message, decode_message
 
@@ -50,11 +48,10 @@ class HalfProgress:
 
     log = Logger()
 
-    def __init__(self, store: MessageStore, metadata: Metadata, *, wall_ms: Callable[[], int]) -> None:
-        """@param wall_ms: milliseconds since 1970."""
-        self._store = store
-        self._metadata = metadata
-        self._wall_ms = wall_ms
+    def __init__(self, inside: BrokerInside) -> None:
+        self._store = inside.store
+        self._metadata = inside.metadata
+        self._wall_ms = inside.wall_ms
         self.forget()
 
     def forget(self) -> None:

@@ -7,13 +7,10 @@ Source: AbstractTransactionalMessageCheckListener.sendCheckMessage (4.9.8, 5.3.3
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import attrs
 
 from dledger.rocketmq.broker.consuming.producers import Member, ProducerRights, ProducerTable, reads
-from dledger.rocketmq.broker.options.config import BrokerConfig
-from dledger.rocketmq.broker.options.own_address import OwnAddress
+from dledger.rocketmq.broker.options.inside import BrokerInside
 from dledger.rocketmq.broker.producing.halves import PRODUCER_GROUP, UNIQUE_KEY, real_place
 from dledger.rocketmq.broker.producing.transactions.half_judge import HalfCopy
 from protocols.wire.remoting import RemotingCommand
@@ -26,17 +23,13 @@ class ProducerQuestions:
     """Asks one producer of a group."""
 
     def __init__(
-        self, config: BrokerConfig, producers: ProducerTable, *, own: OwnAddress, wall_ms: Callable[[], int],
-        rights: ProducerRights | None = None,
+        self, inside: BrokerInside, producers: ProducerTable, *, rights: ProducerRights | None = None
     ) -> None:
-        """
-        @param wall_ms: milliseconds since 1970.
-        @param rights: of the accounts; None: every producer may be asked.
-        """
-        self._config = config
+        """@param rights: of the accounts; None: every producer may be asked."""
+        self._config = inside.config
         self._producers = producers
-        self._own = own
-        self._wall_ms = wall_ms
+        self._own = inside.own
+        self._wall_ms = inside.wall_ms
         self._rights = rights
 
     def ask(self, copy: HalfCopy, offset: int, queue_offset: int) -> None:
