@@ -35,7 +35,7 @@ class History:
         with open(self.path) as file:
             file.seek(self._position)
             text = self._rest + file.read()
-            self._position = file.notify()
+            self._position = file.tell()
         lines = text.split("\n")
         self._rest = lines.pop()
         fresh = [parse_line(line) for line in lines]

@@ -104,7 +104,7 @@ class SitesTests(SynchronousTestCase):
         """There are all of them, and modules name their tests."""
         for room in ROOMS:
             self.assertTrue((ROOT / "dledger" / room).is_dir(), room)
-        self.assertEqual(tests_of("dledger.core.replication.appends"), ["tests.core.test_appends"])
+        self.assertEqual(tests_of("dledger.core.replication.flusher"), ["tests.core.test_flusher"])
         self.assertEqual(package_tests("dledger.core.replication.appends"), ["tests.core"])
         self.assertEqual(package_tests("dledger.rocketmq.replication.acks"), ["tests.broker.ha"])
         for splice in drawn(ROOT, ROOMS, 300, 1):

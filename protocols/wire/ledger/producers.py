@@ -26,7 +26,7 @@ def producer_problem(producer: str, sequence: int) -> str:
     try:
         size = len(producer.encode())
     except UnicodeEncodeError:
-        return f"the id of a producer is {producer!r}: half of a surrogate pair is no text"
+        return f"the id of a producer is {producer!r}: half of a surrogate pair is not a text"
     if not 1 <= size <= PRODUCER_ID_BYTES_MAX:
         return f"the id of a producer has {size} bytes, 1 to {PRODUCER_ID_BYTES_MAX} are allowed"
     if not 0 <= sequence <= SEQUENCE_MAX:

@@ -59,7 +59,8 @@ class SendAnswers:
     def __init__(self, inside: BrokerInside, refusals: RefusalCounts) -> None:
         self._own = inside.own
         self._refusals = refusals
-        self.reported = {"MSG_REGION": inside.config.region_id, "TRACE_ON": str(inside.config.trace_on).lower()}
+        config = inside.config
+        self.reported = {"MSG_REGION": config.region_id, "TRACE_ON": str(config.trace_on).lower()}
         self._form = SentAnswers(self.reported, language="PYTHON", version=VERSION)
 
     def stored_frames(self, sends: Sequence[PlainSend], placed: Placed, status: PutStatus) -> list[bytes]:
