@@ -414,7 +414,7 @@ class HAInvariants:
             if power_lost:
                 flushed = min(held.flushed_offset, was_end)
                 kept = min(kept, _floor(held.shadow, begin, flushed, log.file_size))
-            if self._is_torn(slave, held, end):
+            if self._is_torn(slave, held, end) or self._is_blank(held, end, kept, log.file_size):
                 kept = min(kept, end)
             is_lost = kept > begin and end < kept or (log.begin_offset > begin and kept > begin)
             aside = _contents_aside(slave.disk)
@@ -434,6 +434,14 @@ class HAInvariants:
             held.shadow = b""
         while (at := held.shadow_begin + len(held.shadow)) < end:
             held.shadow += log.read(at, end - at)
+
+    @staticmethod
+    def _is_blank(held: SlaveKnowledge, end: int, kept: int, file_size: int) -> bool:
+        """Whether only a blank lay between C{end} and C{kept}: the rest of a file, without any message."""
+        if not held.shadow_begin <= end < kept <= end - end % file_size + file_size:
+            return False
+        _, magic = START.unpack_from(bytes(held.shadow[end - held.shadow_begin :]).ljust(START_SIZE, b"\0"))
+        return bool(magic == MAGIC_BLANK)
 
     def _is_torn(self, slave: BrokerMachine, held: SlaveKnowledge, end: int) -> bool:
         """Whether the slave's record at C{end} was the master's with holes, which its power cut had left."""
