@@ -58,6 +58,7 @@ class Case(SynchronousTestCase):
         self.noted: list[str] = []
         self.note_status = PutStatus.PUT_OK
         self.note_refused: NotPut | None = None
+        self.note_put: Deferred[PutStatus] | None = None
         inside = asked.inside
         pulls = PullCommands(inside, PullReading(inside, ConsumerTable(), CommitJudge(inside)))
         self.commands = AdminCommands(inside, AdminParts(
@@ -73,7 +74,7 @@ class Case(SynchronousTestCase):
         if self.note_refused is not None:
             raise self.note_refused
         self.noted.append(topic)
-        return Put(Placed([0], [0], 0, NOW_MS), succeed(self.note_status))
+        return Put(Placed([0], [0], 0, NOW_MS), self.note_put or succeed(self.note_status))
 
     def notify(self) -> None:
         """Name servers would be informed."""
@@ -220,7 +221,9 @@ class ChangeTests(Case):
 
     def test_deletion_is_noted_first(self) -> None:
         """A deletion that the log does not take is none; a topic that never was is in no note."""
-        self.asked.topic("t")
+        self.put_topic()
+        topics = self.asked.metadata.topics
+        made = topics.get("t")
         for refused, status, code in (
             (NotPut(PutStatus.SERVICE_NOT_AVAILABLE, "made up"), PutStatus.PUT_OK, 14),
             (None, PutStatus.UNKNOWN_ERROR, 1),
@@ -229,12 +232,33 @@ class ChangeTests(Case):
             self.client.send(DELETE_TOPIC_IN_BROKER, {"topic": "t"})
             self.asked.settle()
             self.assertEqual([answer.code for answer in self.client.received()], [code])
-            self.assertEqual("t" in self.asked.metadata.topics.entries, refused is not None)
+            self.assertEqual(topics.get("t"), made)
         self.note_status = PutStatus.PUT_OK
         self.assertEqual(self.noted, ["t"])
-        self.client.send(DELETE_TOPIC_IN_BROKER, {"topic": "t"})
-        self.asked.settle()
-        self.assertEqual(([answer.code for answer in self.client.received()], self.noted), ([0], ["t"]))
+        for _ in range(2):
+            self.client.send(DELETE_TOPIC_IN_BROKER, {"topic": "t"})
+            self.asked.settle()
+            self.assertEqual([answer.code for answer in self.client.received()], [0])
+            self.assertEqual((topics.get("t"), self.noted), (None, ["t", "t"]))
+
+    def test_deletion_without_a_note(self) -> None:
+        """The topic is over while the log is asked, and is back when it refuses; a slave has its master's."""
+        for becomes_slave in (False, True):
+            self.build()
+            self.put_topic()
+            made, asked = self.asked.metadata.topics.get("t"), self.asked
+            held: Deferred[PutStatus] = Deferred()
+            self.note_put = held
+            self.client.send(DELETE_TOPIC_IN_BROKER, {"topic": "t"})
+            self.assertIsNone(asked.metadata.topics.get("t"))
+            if becomes_slave:
+                asked.inside.config.role.become("SLAVE", 1)
+            reported = self.reported
+            held.callback(PutStatus.SERVICE_NOT_AVAILABLE)
+            asked.settle()
+            self.assertEqual([answer.code for answer in self.client.received()], [1])
+            self.assertEqual(asked.metadata.topics.get("t"), None if becomes_slave else made)
+            self.assertEqual(self.reported, reported + (not becomes_slave))
 
     def test_delete_while_messages_come(self) -> None:
         """What was sent before and is not dispatched yet makes no queue afterwards."""

@@ -252,23 +252,31 @@ class AdminCommands(CommandGroup):
                 noted = self._parts.note_deletion(name)
             except NotPut as error:
                 raise Refused(*put_refusal(error)) from error
+        topic = metadata.topics.get(name)
         metadata.topics.delete(name, now_ms)
-        metadata.consumer_offsets.delete_topic(name, now_ms)
-        metadata.request_modes.delete_topic(name)
-        metadata.order_info.delete_topic(name)
         self._parts.topics_changed()
-        done = Deferred.fromCoroutine(self._destroy(name, noted))
+        done = Deferred.fromCoroutine(self._destroy(name, topic, noted))
         self._answer_when(done, connection, request)
 
-    async def _destroy(self, name: str, noted: Put | None) -> None:
+    async def _destroy(self, name: str, topic: TopicConfig | None, noted: Put | None) -> None:
         """
+        @param topic: its entry in the table until now. @param noted: the note in the log.
         @raise StoreError: deleting the queues or writing the tables failed.
         @raise Refused: the note in the log is not stored.
         """
         store = self._store
         status = PutStatus.PUT_OK if noted is None else await noted.done
         if not status.is_stored:
+            # Its messages may not be over: the next start of any broker with them would add it again.
+            is_gone = not self._config.is_slave and self._metadata.topics.get(name) is None
+            if topic is not None and is_gone:
+                self._metadata.topics.put(topic, self._wall_ms())
+                self._parts.topics_changed()
             raise Refused(status.remoting_code, status.name)
+        metadata = self._metadata
+        metadata.consumer_offsets.delete_topic(name, self._wall_ms())
+        metadata.request_modes.delete_topic(name)
+        metadata.order_info.delete_topic(name)
         await store.reput.caught_up()
         if self._metadata.topics.get(name) is None:
             # No append can happen from here to the end of the block.
