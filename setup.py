@@ -112,6 +112,7 @@ setup(
         "rich>=13.7",
         "treq>=24.9",
         "twisted>=24.7",
+        "markupsafe>=2.1",
         "werkzeug>=3",
         "zope.interface>=6",
     ],

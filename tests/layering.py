@@ -325,7 +325,7 @@ LAYERS: tuple[Layer, ...] = (
             "dledger.rocketmq.broker.options.operators", "dledger.rocketmq.broker.showing.shown",
             *LEDGER_WIRE,
         ),
-        third=(*TWISTED, "klein", "treq", "werkzeug", "prometheus_client"),
+        third=(*TWISTED, "klein", "markupsafe", "treq", "werkzeug", "prometheus_client"),
         refused=("dledger.base.disk", "logging", "asyncio"),
     ),
     Layer(

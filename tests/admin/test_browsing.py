@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from html import escape
 from typing import Any
 
 import treq
+from markupsafe import escape
 from treq.testing import StubTreq
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from html import escape
+
+from markupsafe import Markup
 
 from dledger.admin.actions.effects import Effects
 from dledger.admin.actions.table import WHICH, Action, ActionValue
-from dledger.admin.dashboard.frame import still_page
+from dledger.admin.dashboard.frame import still_page, together
 
 _LINKS = (".", "browse", "status", "config")
 
@@ -26,7 +27,7 @@ def action_page(
     @param problem: why there are no effects.
     """
     said = problem or "Choose an action. What it would do is shown first; doing it needs a token."
-    live = ["".join(_form(one) for one in actions if one.title)]
+    live = [together(_form(one) for one in actions if one.title)]
     if effects is not None:
         said = f"{effects.action} would be refused now: {effects.problem}." if effects.problem else (
             f"Nothing has been done yet: {effects.action} needs your word."
@@ -38,35 +39,35 @@ def action_page(
     )
 
 
-def _effects(effects: Effects) -> str:
-    sentences = "".join(f"<li>{escape(one)}</li>" for one in effects.effects)
-    button = "" if effects.problem else (
-        f'<form class="search" id="do" action="{escape(effects.target)}" method="post">'
-        f"<button>Do it: {escape(effects.action)}</button></form>"
-    )
-    return (
+def _effects(effects: Effects) -> Markup:
+    sentences = together(Markup("<li>{}</li>").format(one) for one in effects.effects)
+    button = Markup("" if effects.problem else (
+        '<form class="search" id="do" action="{}" method="post"><button>Do it: {}</button></form>'
+    )).format(effects.target, effects.action)
+    return Markup(
         '<section aria-labelledby="effects-title"><h2 id="effects-title">What it would do</h2>'
-        f"<ul>{sentences}</ul>{button}</section>"
-    )
+        "<ul>{}</ul>{}</section>"
+    ).format(sentences, button)
 
 
-def _form(action: Action) -> str:
-    name = action.name
-    inputs = "".join(
-        f'<span><label for="{name}-{one.name}">{one.label}</label> {_input(name, one)}</span> '
+def _form(action: Action) -> Markup:
+    inputs = together(
+        Markup('<span><label for="{}-{}">{}</label> {}</span> ').format(
+            action.name, one.name, one.label, _input(action.name, one)
+        )
         for one in action.values if one.is_seen
     )
-    return (
-        f'<section aria-labelledby="{name}-title"><h2 id="{name}-title">{action.title}</h2>'
+    return Markup(
+        '<section aria-labelledby="{name}-title"><h2 id="{name}-title">{title}</h2>'
         '<form class="search" action="effects" method="get">'
-        f'<input type="hidden" name="{WHICH}" value="{name}">'
-        f"{inputs}<button>Show what it would do</button></form></section>"
-    )
+        '<input type="hidden" name="{which}" value="{name}">'
+        "{inputs}<button>Show what it would do</button></form></section>"
+    ).format(name=action.name, title=action.title, which=WHICH, inputs=inputs)
 
 
-def _input(action: str, value: ActionValue) -> str:
-    named = f'id="{action}-{value.name}" name="{value.name}"'
+def _input(action: str, value: ActionValue) -> Markup:
+    named = Markup('id="{}-{}" name="{}"').format(action, value.name, value.name)
     if not value.choices:
-        return f"<input {named}>"
-    options = "".join(f"<option>{one}</option>" for one in value.choices)
-    return f"<select {named}>{options}</select>"
+        return Markup("<input {}>").format(named)
+    options = together(Markup("<option>{}</option>").format(one) for one in value.choices)
+    return Markup("<select {}>{}</select>").format(named, options)

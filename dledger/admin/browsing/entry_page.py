@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from html import escape
 from urllib.parse import urlencode
+
+from markupsafe import Markup
 
 from dledger.admin.browsing.entries import ShownEntries, ShownEntry
 from dledger.admin.browsing.query import COUNT_DEFAULT, JSON_CHARS, LAST, Query, shown_as
@@ -40,7 +41,7 @@ def entry_page(group: str, query: Query, shown: ShownEntries | None, problem: st
     )
 
 
-def entry_form(query: Query) -> str:
+def entry_form(query: Query) -> Markup:
     """The form of the search."""
     return search_form("entries", (
         ("from", "From index", query.text("from")), ("time", "Or from time (UTC)", query.text("time")),
@@ -55,13 +56,13 @@ def _range_of(shown: ShownEntries) -> str:
     return f"Entries {shown.first_index:,} to {shown.next_index - 1:,}; {log}."
 
 
-def _turning(query: Query, shown: ShownEntries) -> str:
+def _turning(query: Query, shown: ShownEntries) -> Markup:
     """Links to other pages."""
     count = query.count()
 
-    def link(words: str, first: object) -> str:
+    def link(words: str, first: object) -> Markup:
         more = {**({} if count == COUNT_DEFAULT else {"count": count}), **shown_as(query)}
-        return f'<a href="entries?{escape(urlencode({"from": first, **more}))}">{words}</a>'
+        return Markup('<a href="entries?{}">{}</a>').format(urlencode({"from": first, **more}), words)
 
     links = [link("first", shown.begin_index)]
     if shown.first_index > shown.begin_index:
@@ -69,10 +70,10 @@ def _turning(query: Query, shown: ShownEntries) -> str:
     if shown.next_index <= shown.committed_index:
         links.append(link("later", shown.next_index))
     links.append(link("last", LAST))
-    return f"<p>{' '.join(links)}</p>"
+    return Markup("<p>{}</p>").format(Markup(" ").join(links))
 
 
-def _row(entry: ShownEntry, style: str) -> Iterable[str]:
+def _row(entry: ShownEntry, style: str) -> Iterable[Markup]:
     headers = ", ".join(f"{name}: {value}" for name, value in entry.headers.items())
     at = time_text(entry.time_ms) if entry.time_ms is not None else ""
     return (
@@ -82,12 +83,12 @@ def _row(entry: ShownEntry, style: str) -> Iterable[str]:
     )
 
 
-def body_cell(preview: str, is_text: bool, body_bytes: int, style: str = "") -> str:
+def body_cell(preview: str, is_text: bool, body_bytes: int, style: str = "") -> Markup:
     """A cell with the beginning of a body, see L{dledger.admin.browsing.query.preview_of}."""
     if style == "json" and is_text:
         cut = "..." if len(preview) >= JSON_CHARS else ""
-        return f"<td class=words><code>{escape(preview)}{cut}</code></td>"
+        return Markup("<td class=words><code>{}{}</code></td>").format(preview, cut)
     shown_bytes = len(preview.encode("utf-8")) if is_text else len(preview.replace(" ", "")) // 2
     more = "..." if shown_bytes < body_bytes else ""
-    kind = "" if is_text or not body_bytes else '<span class="soft">hex</span> '
-    return f"<td class=words>{kind}<code>{escape(preview)}{more}</code></td>"
+    kind = Markup("" if is_text or not body_bytes else '<span class="soft">hex</span> ')
+    return Markup("<td class=words>{}<code>{}{}</code></td>").format(kind, preview, more)

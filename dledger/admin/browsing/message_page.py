@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from html import escape
 from urllib.parse import urlencode
+
+from markupsafe import Markup
 
 from dledger.admin.browsing.entry_page import body_cell
 from dledger.admin.browsing.query import COUNT_DEFAULT, LAST, Query, preview_of, short, shown_as
@@ -57,7 +58,7 @@ def topics_page(
     )
 
 
-def message_form(query: Query) -> str:
+def message_form(query: Query) -> Markup:
     """The form of the search."""
     return search_form("messages", tuple((name, label, query.text(name)) for name, label in (
         ("topic", "Topic"), ("queue", "Queue"), ("from", "From offset"), ("time", "Or from time (UTC)"),
@@ -77,14 +78,14 @@ def _range_of(shown: ShownMessages) -> str:
     return f"{number} messages from offset {shown.first_offset:,} on; {whole}."
 
 
-def _turning(query: Query, shown: ShownMessages, queue: ShownQueue) -> str:
+def _turning(query: Query, shown: ShownMessages, queue: ShownQueue) -> Markup:
     """Links to other pages of the queue."""
     count = query.count()
 
-    def link(words: str, first: object) -> str:
+    def link(words: str, first: object) -> Markup:
         more = {**({} if count == COUNT_DEFAULT else {"count": count}), **shown_as(query)}
         asked = urlencode({"topic": queue.topic, "queue": queue.queue_id, "from": first, **more})
-        return f'<a href="messages?{escape(asked)}">{words}</a>'
+        return Markup('<a href="messages?{}">{}</a>').format(asked, words)
 
     links = [link("first", queue.begin_offset)]
     if shown.first_offset > queue.begin_offset:
@@ -92,10 +93,10 @@ def _turning(query: Query, shown: ShownMessages, queue: ShownQueue) -> str:
     if shown.first_offset < shown.next_offset < queue.end_offset:
         links.append(link("later", shown.next_offset))
     links.append(link("last", LAST))
-    return f"<p>{' '.join(links)}</p>"
+    return Markup("<p>{}</p>").format(Markup(" ").join(links))
 
 
-def _row(message: ShownMessage, style: str) -> Iterable[str]:
+def _row(message: ShownMessage, style: str) -> Iterable[Markup]:
     preview, is_text = preview_of(message.body, style)
     properties = message.properties
     rest = ", ".join(f"{name}={value}" for name, value in properties.items() if name not in _OWN)
@@ -104,15 +105,17 @@ def _row(message: ShownMessage, style: str) -> Iterable[str]:
         number_cell(message.queue_id), number_cell(message.queue_offset), number_cell(message.position),
         text_cell(time_text(message.stored_ms)), text_cell(short(message.unique_key)),
         text_cell(short(properties.get("TAGS", ""))), text_cell(short(properties.get("KEYS", ""))),
-        text_cell(short(rest), "words"), f"<td class=number>{len(message.body):,}{packed}</td>",
+        text_cell(short(rest), "words"),
+        Markup("<td class=number>{:,}{}</td>").format(len(message.body), packed),
         body_cell(preview, is_text, len(message.body), style),
     )
 
 
-def _queue_row(queue: ShownQueue) -> Iterable[str]:
-    asked = escape(urlencode({"topic": queue.topic, "queue": queue.queue_id}))
+def _queue_row(queue: ShownQueue) -> Iterable[Markup]:
+    asked = urlencode({"topic": queue.topic, "queue": queue.queue_id})
     return (
-        f'<td><a href="messages?{asked}">{escape(queue.topic)}</a></td>', number_cell(queue.queue_id),
+        Markup('<td><a href="messages?{}">{}</a></td>').format(asked, queue.topic),
+        number_cell(queue.queue_id),
         number_cell(queue.begin_offset), number_cell(queue.end_offset),
         number_cell(queue.end_offset - queue.begin_offset),
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from markupsafe import Markup
+
 from dledger.admin.dashboard.frame import (
     empty_frame,
     facts_of,
@@ -57,7 +59,7 @@ def broker_numbers(status: BrokerStatus, *, at_s: float) -> JsonObject:
     }
 
 
-def _live(status: BrokerStatus) -> Iterable[str]:
+def _live(status: BrokerStatus) -> Iterable[Markup]:
     refusals = ", ".join(f"{pair} {times:,}" for pair, times in sorted(status.refusals.items()))
     offsets = f"{status.begin_offset:,} to {status.end_offset:,}, on disk to {status.flushed_offset:,}"
     yield facts_of("This broker", (
@@ -87,7 +89,7 @@ _GROUPS = (("Group", False), ("Topic", False), ("Queues", True), ("Messages not 
 _SLAVES = (("Address", False), ("Lag, bytes", True), ("In sync", False))
 
 
-def _group_rows(status: BrokerStatus) -> Iterable[tuple[str, ...]]:
+def _group_rows(status: BrokerStatus) -> Iterable[tuple[Markup, ...]]:
     for one in status.lags[:GROUPS_SHOWN]:
         yield (text_cell(one.group), text_cell(one.topic), number_cell(one.queues, 0),
                number_cell(one.messages, 0))

@@ -2,7 +2,8 @@
 """
 The frame of a dashboard, and of a page that stays as it is: HTML that needs nothing from elsewhere.
 
-Rule 1: what others say is escaped; a page runs its own script only, and loads nothing (see L{POLICY}).
+Rule 1: a page is made of C{Markup}, which escapes every text that is put into it; a page runs its own script
+only, and loads nothing (see L{POLICY}).
 Rule 2: without JavaScript the page is tables, and the browser loads it again every L{RELOAD_S} seconds. The
 script asks for the page C{live}, takes its tables, and draws curves of its numbers.
 """
@@ -14,9 +15,9 @@ import hashlib
 import json
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from html import escape
 from pathlib import Path
 
+from markupsafe import Markup
 from twisted.web.iweb import IRequest
 
 from protocols.wire.fastjson import JsonObject
@@ -26,9 +27,9 @@ HTML_TYPE = "text/html; charset=utf-8"
 RELOAD_S = 5
 
 _HERE = Path(__file__).parent
-_STYLE = (_HERE / "page.css").read_text("utf-8")
-_SCRIPT = (_HERE / "page.js").read_text("utf-8")
-_STILL_SCRIPT = (_HERE / "still.js").read_text("utf-8")
+_STYLE = Markup((_HERE / "page.css").read_text("utf-8"))
+_SCRIPT = Markup((_HERE / "page.js").read_text("utf-8"))
+_STILL_SCRIPT = Markup((_HERE / "still.js").read_text("utf-8"))
 
 
 def _hash(text: str) -> str:
@@ -41,7 +42,7 @@ POLICY = (
     "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
 
-_FRAME = """<!DOCTYPE html>
+_FRAME = Markup("""<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
@@ -64,33 +65,35 @@ _FRAME = """<!DOCTYPE html>
 {numbers}<script>{script}</script>
 </body>
 </html>
-"""
+""")
 #: Links whose address is not their name.
 _NAMES = {".": "dashboard"}
-_RELOAD = f'<noscript><meta http-equiv="refresh" content="{RELOAD_S}"></noscript>\n'
+_RELOAD = Markup('<noscript><meta http-equiv="refresh" content="{}"></noscript>\n').format(RELOAD_S)
+_LINES = Markup("\n")
+_TOGETHER = Markup("")
 
 
 def framed_page(
-    *, title: str, heading: str, problem: str, good: str, live: Iterable[str], numbers: JsonObject,
+    *, title: str, heading: str, problem: str, good: str, live: Iterable[Markup], numbers: JsonObject,
     links: Iterable[str],
 ) -> bytes:
     """
     A whole page.
 
-    @param title, heading: plain text. @param problem: what is wrong; empty: the page says C{good}.
-    @param live: sections in HTML. @param numbers: for the curves.
+    @param problem: what is wrong; empty: the page says C{good}.
+    @param live: sections. @param numbers: for the curves.
     @param links: pages for programs.
     """
     at_s = numbers["at_s"]
     assert isinstance(at_s, int | float), at_s
-    at = f'<p class="soft">As of {utc_text(at_s)} UTC.</p>'
+    at = Markup('<p class="soft">As of {} UTC.</p>').format(utc_text(at_s))
     # In a script element only "</" and "<!--" mean something, whatever the escape says in JSON.
-    embedded = json.dumps(numbers).replace("<", "\\u003c")
+    embedded = Markup(json.dumps(numbers).replace("<", "\\u003c"))
     return _FRAME.format(
-        title=escape(f"{'PROBLEM: ' if problem else ''}{title} - dledger"), heading=escape(heading),
+        title=f"{'PROBLEM: ' if problem else ''}{title} - dledger", heading=heading,
         links=_linked(links), style=_STYLE, script=_SCRIPT, reload=_RELOAD,
-        state_class="bad" if problem else "good", state=escape(problem or good), live="\n".join((*live, at)),
-        numbers=f'<script id="numbers" type="application/json">{embedded}</script>\n',
+        state_class="bad" if problem else "good", state=problem or good, live=_LINES.join((*live, at)),
+        numbers=Markup('<script id="numbers" type="application/json">{}</script>\n').format(embedded),
     ).encode("utf-8")
 
 
@@ -103,36 +106,45 @@ def empty_frame(links: Iterable[str]) -> bytes:
 
 
 def still_page(
-    *, title: str, heading: str, said: str, live: Iterable[str], links: Iterable[str],
+    *, title: str, heading: str, said: str, live: Iterable[Markup], links: Iterable[str],
     is_problem: bool = False,
 ) -> bytes:
     """
     A page that stays as it is. On the page C{browse} its script shows the target of each link and form in
     place, with the token that the person has given.
 
-    @param said: what the page shows, or why it does not. @param live: sections in HTML.
+    @param said: what the page shows, or why it does not. @param live: sections.
     """
     return _FRAME.format(
-        title=escape(f"{title} - dledger"), heading=escape(heading), links=_linked(links), style=_STYLE,
-        script=_STILL_SCRIPT, reload="", state_class="bad" if is_problem else "good", state=escape(said),
-        live="\n".join(live), numbers="",
+        title=f"{title} - dledger", heading=heading, links=_linked(links), style=_STYLE,
+        script=_STILL_SCRIPT, reload="", state_class="bad" if is_problem else "good", state=said,
+        live=_LINES.join(live), numbers="",
     ).encode("utf-8")
 
 
-def search_form(action: str, fields: Iterable[tuple[str, str, str]]) -> str:
+def together(parts: Iterable[Markup]) -> Markup:
+    """The parts without anything between them."""
+    return _TOGETHER.join(parts)
+
+
+def search_form(action: str, fields: Iterable[tuple[str, str, str]]) -> Markup:
     """
     A form of words. @param action: the page that takes them. @param fields: name, label, value.
     """
-    inputs = "".join(
-        f'<span><label for="{action}-{name}">{escape(label)}</label> '
-        f'<input id="{action}-{name}" name="{name}" value="{escape(value)}"></span> '
+    inputs = together(
+        Markup(
+            '<span><label for="{action}-{name}">{label}</label> '
+            '<input id="{action}-{name}" name="{name}" value="{value}"></span> '
+        ).format(action=action, name=name, label=label, value=value)
         for name, label, value in fields
     )
-    return f'<form class="search" action="{action}" method="get">{inputs}<button>Show</button></form>'
+    return Markup('<form class="search" action="{}" method="get">{}<button>Show</button></form>').format(
+        action, inputs
+    )
 
 
-def _linked(links: Iterable[str]) -> str:
-    return " ".join(f'<a href="{link}">{_NAMES.get(link, link)}</a>' for link in links)
+def _linked(links: Iterable[str]) -> Markup:
+    return Markup(" ").join(Markup('<a href="{}">{}</a>').format(one, _NAMES.get(one, one)) for one in links)
 
 
 def wants_html(request: IRequest) -> bool:
@@ -151,45 +163,48 @@ def send_html(request: IRequest, content: bytes) -> bytes:
     return content
 
 
-def facts_of(title: str, facts: Iterable[tuple[str, str]]) -> str:
-    """A section of named values. @param title, facts: plain text."""
-    cells = "".join(
-        f'<li><span class="soft">{escape(name)}</span> {escape(said)}</li>' for name, said in facts
+def facts_of(title: str, facts: Iterable[tuple[str, str]]) -> Markup:
+    """A section of named values."""
+    cells = together(
+        Markup('<li><span class="soft">{}</span> {}</li>').format(name, said) for name, said in facts
     )
-    return (
-        f'<section aria-labelledby="facts-title"><h2 id="facts-title">{escape(title)}</h2>'
-        f'<ul class="facts">{cells}</ul></section>'
-    )
+    return Markup(
+        '<section aria-labelledby="facts-title"><h2 id="facts-title">{}</h2>'
+        '<ul class="facts">{}</ul></section>'
+    ).format(title, cells)
 
 
 def table_section(
-    title: str, name: str, columns: Iterable[tuple[str, bool]], rows: Iterable[Iterable[str]]
-) -> str:
+    title: str, name: str, columns: Iterable[tuple[str, bool]], rows: Iterable[Iterable[Markup]]
+) -> Markup:
     """
     A section with a table.
 
     @param columns: of each its heading, and whether it has numbers.
-    @param rows: cells in HTML.
+    @param rows: cells.
     """
-    heads = "".join(
-        f'<th scope="col"{" class=number" if is_number else ""}>{title}</th>' for title, is_number in columns
+    heads = together(
+        Markup('<th scope="col"{}>{}</th>').format(Markup(" class=number" if is_number else ""), heading)
+        for heading, is_number in columns
     )
-    body = "".join(f"<tr>{''.join(row)}</tr>" for row in rows)
-    return (
-        f'<section aria-labelledby="{name}-title"><h2 id="{name}-title">{title}</h2>'
-        f'<div class="scroll" role="region" aria-labelledby="{name}-title" tabindex="0"><table>'
-        f"<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div></section>"
-    )
+    body = together(Markup("<tr>{}</tr>").format(together(row)) for row in rows)
+    return Markup(
+        '<section aria-labelledby="{name}-title"><h2 id="{name}-title">{title}</h2>'
+        '<div class="scroll" role="region" aria-labelledby="{name}-title" tabindex="0"><table>'
+        "<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div></section>"
+    ).format(name=name, title=title, heads=heads, body=body)
 
 
-def text_cell(value: object, kind: str = "") -> str:
+def text_cell(value: object, kind: str = "") -> Markup:
     """A cell with words. @param kind: its class."""
-    return f"<td{f' class={kind}' if kind else ''}>{escape(str(value))}</td>"
+    return Markup("<td{}>{}</td>").format(Markup(" class={}").format(kind) if kind else "", str(value))
 
 
-def number_cell(value: int, least: int = -1) -> str:
+def number_cell(value: int, least: int = -1) -> Markup:
     """A cell with a number. @param least: what is less is not known."""
-    return f"<td class=number>{value:,}</td>" if value >= least else '<td class="number soft">unknown</td>'
+    if value < least:
+        return Markup('<td class="number soft">unknown</td>')
+    return Markup("<td class=number>{:,}</td>").format(value)
 
 
 def utc_text(at_s: float) -> str:

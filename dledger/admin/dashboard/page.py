@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from html import escape
+
+from markupsafe import Markup
 
 from dledger.admin.dashboard.frame import (
     empty_frame,
@@ -39,9 +40,11 @@ def dashboard_page(overview: Overview | None) -> bytes:
     )
 
 
-def _live(overview: Overview) -> Iterable[str]:
+def _live(overview: Overview) -> Iterable[Markup]:
     if overview.status is not None and (note := not_leader(overview.status)):
-        yield f'<p class="soft">{escape(note)}: appends and lags in bytes are on the page of the leader.</p>'
+        yield Markup(
+            '<p class="soft">{}: appends and lags in bytes are on the page of the leader.</p>'
+        ).format(note)
     yield _members(overview)
     if overview.status is not None:
         yield _facts(overview.status)
@@ -59,17 +62,17 @@ _MEMBER_COLUMNS = (
 )
 
 
-def _members(overview: Overview) -> str:
+def _members(overview: Overview) -> Markup:
     rows = (_member(one, overview) for one in overview.reports)
     columns = (one for one in _MEMBER_COLUMNS if overview.status is not None or one[0] != _LAG_BYTES)
     return table_section("Members", "members", columns, rows)
 
 
-def _member(report: MemberReport, overview: Overview) -> Iterable[str]:
-    name = escape(report.member_id)
+def _member(report: MemberReport, overview: Overview) -> Iterable[Markup]:
+    name: str = report.member_id
     if report.admin_url.startswith(("http://", "https://")):
-        name = f'<a href="{escape(report.admin_url)}/">{name}</a>'
-    yield f'<th scope="row">{name}</th>'
+        name = Markup('<a href="{}/">{}</a>').format(report.admin_url, name)
+    yield Markup('<th scope="row">{}</th>').format(name)
     yield text_cell(report.role or "unknown")
     yield number_cell(report.term, 0)
     yield from (number_cell(one) for one in (report.begin_index, report.end_index, report.committed_index))
@@ -82,7 +85,7 @@ def _member(report: MemberReport, overview: Overview) -> Iterable[str]:
     yield text_cell(report.address)
 
 
-def _facts(status: NodeStatus) -> str:
+def _facts(status: NodeStatus) -> Markup:
     """The numbers of the member itself."""
     member, machine, store = status.member, status.machine, status.store
     refusals = ", ".join(f"{name} {count:,}" for name, count in sorted(status.counts.refusals.items()))
@@ -108,7 +111,7 @@ def _facts(status: NodeStatus) -> str:
 _EVENT_COLUMNS = (("Time, UTC", False), ("Level", False), ("Event", False), ("Facts", False))
 
 
-def _events(title: str, name: str, events: Iterable[SeenEvent]) -> str:
+def _events(title: str, name: str, events: Iterable[SeenEvent]) -> Markup:
     rows = [
         (text_cell(utc_text(one.at_s)), text_cell(one.level, "" if one.level == "info" else "bad"),
          text_cell(one.event), text_cell(one.facts, "words"))

@@ -50,10 +50,10 @@
     try {
       const headers = token ? { authorization: "Bearer " + token } : {};
       const answer = await fetch(target, { method: "POST", headers, cache: "no-store" });
-      const told = await answer.json();
+      const said = await answer.json();
       $("ask").hidden = answer.status !== 401;
       $("state").className = answer.ok ? "good" : "bad";
-      $("state").textContent = answer.ok ? "Done: " + JSON.stringify(told) : "Not done: " + told.error;
+      $("state").textContent = answer.ok ? "Done: " + JSON.stringify(said) : "Not done: " + said.error;
     } catch (error) {
       say("No answer: it is not known whether it was done. See the dashboard.");
     }
