@@ -22,6 +22,7 @@ from protocols.wire.ledger.messages import (
     HeartBeatRequest,
     LeadershipTransferRequest,
     LeadershipTransferResponse,
+    MembershipRequest,
     MetadataRequest,
     PullRequest,
     PushEntryRequest,
@@ -52,6 +53,16 @@ class AccessTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.rig = Rig().lead()
         self.client = self.rig.client()
+
+    def test_every_request_has_a_row(self) -> None:
+        """In one table of the router; others but these would reach the core, which answers none of them."""
+        router = self.rig.node.router
+        of_core = {
+            VoteRequest, HeartBeatRequest, PushEntryRequest, LeadershipTransferRequest, MembershipRequest,
+        }
+        rows = [AppendRequest, *router._of_clients, *router._of_members, *of_core]
+        self.assertEqual(len(set(rows)), len(rows))
+        self.assertEqual({request for request, _answer in MESSAGES.values()}, set(rows))
 
     def every_request(self, **base: object) -> list[Request]:
         """One of each kind."""

@@ -5,7 +5,8 @@ Routes each request of a connection to the part that answers it, by a table of t
     METADATA               L{DLedgerCore.metadata}
     APPEND, APPEND_IF,
     APPEND_ONCE            L{AppendRequests}, L{AppendGate}
-    SUBMIT, QUERY          L{MachineRequests}
+    SUBMIT, QUERY, SKIP    L{MachineRequests}
+    BEGIN_STATE            L{StateOrders}
     READER                 L{ReaderDesk}
     SNAPSHOT               L{SnapshotDesk}
     GET, PULL, SEQUENCE    L{Reads}
