@@ -12,7 +12,7 @@ import re
 from dledger.base.disk.disk import Disk
 from dledger.machine.files.snapshots import SnapshotDirectory
 from dledger.machine.guarded import GuardedMachine, MachineFailed, sentence_of
-from dledger.machine.requests import MachineDesk
+from dledger.machine.requests import MachineHandler
 from dledger.machine.runner import MachineRunner
 from dledger.machine.state_machine import MachineFactory, StateMachine
 from dledger.machine.waiting import WaitBounds
@@ -93,5 +93,5 @@ def hosting_of(
             entries=config.machine_snapshot_entries, of_bytes=config.machine_snapshot_bytes
         ),
     )
-    handler = MachineDesk(config, runner, node.handlers.machine_surroundings)
+    handler = MachineHandler(config, runner, node.handlers.machine_surroundings)
     return Hosting(machine=runner, handler=handler)
