@@ -15,6 +15,7 @@ the log, and exit status 1.
 
 from __future__ import annotations
 
+import time
 from functools import partial
 
 from twisted.application.service import MultiService
@@ -176,7 +177,7 @@ class MemberService(MultiService):
             threads.start_machine()
             node.machine_requests.hosting = self.extras.make_machine(node, MachineHost(
                 self_id=self.config.self_id, clock=self._reactor, run_in_thread=threads.snapshots.run,
-                run_machine=threads.calls.run,
+                run_machine=threads.calls.run, rest=time.sleep,
             ))
 
     def _secured(self, server: MemberServer, node: Node) -> ServerFactory:

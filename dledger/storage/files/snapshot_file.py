@@ -14,6 +14,7 @@ piece in memory.
 from __future__ import annotations
 
 import errno
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
@@ -30,6 +31,11 @@ SNAPSHOT_MAGIC = 0x444C534E  # "DLSN"
 SNAPSHOT_VERSION = 1
 #: Most bytes of one piece of a state.
 CHUNK_BYTES_MAX = 4 * 1024 * 1024
+#: Bytes that are written before they are made durable, and the rest after that; times of the step before it.
+STEP_BYTES = 256 * 1024
+REST_FACTOR = 3.0
+#: Seconds of rest in one snapshot, at most: on a slow disk it must end all the same.
+RESTS_S = 120.0
 
 SNAPSHOT_HEADER_DECLARATION = Struct(
     "magic" / Int32sb,
@@ -145,26 +151,45 @@ def encoded_snapshot(head: SnapshotHead, chunks: Iterable[bytes]) -> Iterator[by
     yield _PIECE.pack(END, crc) + _TOTAL.pack(total)
 
 
+def no_rest(seconds: float) -> None:
+    """Go on at once."""
+
+
 def write_snapshot(
-    disk: Disk, path: str, head: SnapshotHead, chunks: Iterable[bytes], problem: Callable[[], str]
+    disk: Disk, path: str, head: SnapshotHead, chunks: Iterable[bytes], problem: Callable[[], str],
+    rest: Callable[[float], None] = no_rest,
 ) -> int:
     """
     Write a snapshot to a new file and make it durable. The caller gives it its name.
 
-    @param problem: asked before each part; a reason to give up, or empty.
+    The log is on the same disk, and its flushes wait for what was written before them: each step is made
+    durable before the next one, and then the writer rests for L{REST_FACTOR} times as long as the step took.
+
+    @param problem: asked before each step; a reason to give up, or empty.
+    @param rest: blocks for some seconds.
     @return: bytes of the file.
     @raise SnapshotRefused: C{problem} had a reason, or a piece is none.
     @raise OSError: of the disk.
     """
     file = disk.open(path, create=True)
     try:
-        at = 0
+        at = durable = 0
+        left_s, began_s = RESTS_S, time.perf_counter()
         for part in encoded_snapshot(head, chunks):
-            reason = problem()
-            if reason:
-                raise SnapshotRefused(reason)
-            file.pwrite(part, at)
-            at += len(part)
+            for start in range(0, len(part), STEP_BYTES):
+                reason = problem()
+                if reason:
+                    raise SnapshotRefused(reason)
+                step = memoryview(part)[start : start + STEP_BYTES]
+                file.pwrite(step, at)
+                at += len(step)
+                if at - durable >= STEP_BYTES:
+                    file.datasync()
+                    durable = at
+                    rest_s = min(left_s, REST_FACTOR * (time.perf_counter() - began_s))
+                    left_s -= rest_s
+                    rest(rest_s)
+                    began_s = time.perf_counter()
         file.datasync()
         return at
     finally:
