@@ -137,6 +137,19 @@ class PaceTests(SynchronousTestCase):
         self.assertEqual(self.look(4_000, 8, seconds=60, began_ms=160_000), [])
         self.assertEqual(self.look(4_000, 8, seconds=60, began_ms=240_000), [])
 
+    def test_one_slow_flush_is_forgotten(self) -> None:
+        """However rare the others are: the process may have been stopped during it."""
+        for every_s in (1, 2, 5):
+            self.setUp()
+            self.pace.began(0)
+            self.pace.ended(100_000)
+            found = [
+                second for second in range(0, 120, every_s)
+                if self.look(1, 1, seconds=1, began_ms=100_000 + second * 1_000)
+            ]
+            self.assertEqual(found, [], every_s)
+            self.assertLess(self.pace.time_ms(100_000 + 119_000) or 0, LEAST_MS)
+
     def test_transfers_for_slow_disks_are_rare(self) -> None:
         """After a transfer there is none for minutes."""
         self.pace.transferred(100_000)

@@ -36,7 +36,7 @@ SLOW_FOR_MS = 60_000
 SLOW_AGAIN_MS = 300_000
 #: A flush time counts for this many milliseconds after the last flush.
 FRESH_MS = 10_000
-#: Weight of one flush in the mean.
+#: Least weight of one flush in the mean.
 _WEIGHT = 0.125
 #: Members that others introduce, at most: one false list of full length leaves room for a true one.
 INTRODUCED_MAX = 2 * MEMBERS_MAX
@@ -74,9 +74,11 @@ class FlushPace:
         """It has ended."""
         if self._began_ms is None:
             return
-        took_ms, self._began_ms = now_ms - self._began_ms, None
-        is_first = self._mean_ms < 0 or now_ms - self._ended_ms >= FRESH_MS
-        self._mean_ms = took_ms if is_first else self._mean_ms + _WEIGHT * (took_ms - self._mean_ms)
+        # (The process may have been stopped meanwhile.)
+        took_ms, self._began_ms = min(now_ms - self._began_ms, FRESH_MS), None
+        # Of rare flushes each one counts for more: one that was slow is to be forgotten in L{SLOW_FOR_MS}.
+        weight = 1.0 if self._mean_ms < 0 else min(1.0, max(_WEIGHT, (now_ms - self._ended_ms) / FRESH_MS))
+        self._mean_ms += weight * (took_ms - self._mean_ms)
         self._ended_ms = now_ms
 
     def time_ms(self, now_ms: int) -> float | None:
