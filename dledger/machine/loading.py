@@ -84,7 +84,7 @@ def hosting_of(
     snapshots = SnapshotDirectory(
         disk, os.path.join(config.self_path, "machine"), machine=machine.name,
         machine_version=machine.version, oldest_version=machine.oldest_version,
-        proves_oldest=config.machine_keep_entries > 0, rest=host.rest,
+        proves_oldest=config.machine_keep_entries > 0, rests=host.rests,
     )
     runner = MachineRunner(
         factory, node, host,

@@ -65,11 +65,11 @@ class MachineHost:
     @ivar clock: monotonic.
     @ivar run_in_thread: runs snapshots, one at a time.
     @ivar run_machine: runs the calls of the machine, in turn; None: they run in the reactor's thread.
-    @ivar rest: blocks the thread of snapshots for some seconds, so that appends have the disk.
+    @ivar rests: gives the rests of one snapshot, see L{dledger.node.threads.Rests}.
     """
 
     self_id: str
     clock: IReactorTime
     run_in_thread: RunInThread
     run_machine: RunInThread | None = None
-    rest: Callable[[float], None] = no_rest
+    rests: Callable[[], Callable[[], None]] = lambda: no_rest

@@ -14,7 +14,6 @@ piece in memory.
 from __future__ import annotations
 
 import errno
-import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
@@ -31,11 +30,8 @@ SNAPSHOT_MAGIC = 0x444C534E  # "DLSN"
 SNAPSHOT_VERSION = 1
 #: Most bytes of one piece of a state.
 CHUNK_BYTES_MAX = 4 * 1024 * 1024
-#: Bytes that are written before they are made durable, and the rest after that; times of the step before it.
+#: Bytes that are written before they are made durable.
 STEP_BYTES = 256 * 1024
-REST_FACTOR = 3.0
-#: Seconds of rest in one snapshot, at most: on a slow disk it must end all the same.
-RESTS_S = 120.0
 
 SNAPSHOT_HEADER_DECLARATION = Struct(
     "magic" / Int32sb,
@@ -151,22 +147,22 @@ def encoded_snapshot(head: SnapshotHead, chunks: Iterable[bytes]) -> Iterator[by
     yield _PIECE.pack(END, crc) + _TOTAL.pack(total)
 
 
-def no_rest(seconds: float) -> None:
+def no_rest() -> None:
     """Go on at once."""
 
 
 def write_snapshot(
     disk: Disk, path: str, head: SnapshotHead, chunks: Iterable[bytes], problem: Callable[[], str],
-    rest: Callable[[float], None] = no_rest,
+    rest: Callable[[], None] = no_rest,
 ) -> int:
     """
     Write a snapshot to a new file and make it durable. The caller gives it its name.
 
     The log is on the same disk, and its flushes wait for what was written before them: each step is made
-    durable before the next one, and then the writer rests for L{REST_FACTOR} times as long as the step took.
+    durable before the next one, and then the writer rests.
 
     @param problem: asked before each step; a reason to give up, or empty.
-    @param rest: blocks for some seconds.
+    @param rest: blocks for a while.
     @return: bytes of the file.
     @raise SnapshotRefused: C{problem} had a reason, or a piece is none.
     @raise OSError: of the disk.
@@ -174,7 +170,6 @@ def write_snapshot(
     file = disk.open(path, create=True)
     try:
         at = durable = 0
-        left_s, began_s = RESTS_S, time.perf_counter()
         for part in encoded_snapshot(head, chunks):
             for start in range(0, len(part), STEP_BYTES):
                 reason = problem()
@@ -186,10 +181,7 @@ def write_snapshot(
                 if at - durable >= STEP_BYTES:
                     file.datasync()
                     durable = at
-                    rest_s = min(left_s, REST_FACTOR * (time.perf_counter() - began_s))
-                    left_s -= rest_s
-                    rest(rest_s)
-                    began_s = time.perf_counter()
+                    rest()
         file.datasync()
         return at
     finally:
