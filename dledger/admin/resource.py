@@ -31,6 +31,7 @@ see L{dledger.base.serving.admin_ports}.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
@@ -114,6 +115,11 @@ _INDEX = {
 #: Seconds for which a page, and the answers of the other members, are sent again.
 KEPT_S = 0.25
 SURVEY_KEPT_S = 1.0
+
+
+@functools.cache
+def _openapi_page() -> bytes:
+    return encoded(openapi_document(_INDEX))
 
 
 def status_json(status: NodeStatus) -> JsonObject:
@@ -341,7 +347,7 @@ class AdminApp:
     @app.route("/openapi.json", methods=["GET"])
     def openapi(self, request: IRequest) -> bytes:
         """The pages, for programs."""
-        return json_page(request, 200, openapi_document(_INDEX))
+        return send_page(request, 200, _openapi_page())
 
     @app.route("/metrics", methods=["GET"])
     def metrics(self, request: IRequest) -> bytes:

@@ -13,6 +13,7 @@ from treq.testing import StubTreq
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.admin import resource
 from dledger.admin.broker import KEPT_S, BrokerPages
 from dledger.admin.name_server import NameServerPages
 from dledger.admin.resource import AdminApp
@@ -87,6 +88,8 @@ class OpenApiTests(test_resource.PageCase, FitsCase):
     def test_routes(self) -> None:
         """All, and no other."""
         document = self.document("/openapi.json")
+        self.patch(resource, "openapi_document", None)  # it is made once
+        self.assertEqual(self.document("/openapi.json"), document)
         routes = {rule.rule for rule in AdminApp.app.url_map.iter_rules()}
         self.assertEqual(set(document["paths"]), routes)
         self.assertEqual(set(self.document("/")["pages"]) | {"/"}, routes)

@@ -226,6 +226,14 @@ class HostTests(SiteCase):
             self.assertEqual(self.status(request), status, host)
         self.assertEqual(self.status(b"GET /a HTTP/1.0\r\n\r\n"), 200)
 
+    def test_one_host(self) -> None:
+        """A request of HTTP/1.1 has one Host header, and none has two: a proxy may have read the other."""
+        two = b"Host: localhost\r\nHost: localhost\r\n"
+        for target in (b"/a", b"http://localhost/a"):
+            for version, headers in ((b"1.1", b""), (b"1.1", two), (b"1.0", two)):
+                request = b"GET %b HTTP/%b\r\n%b\r\n" % (target, version, headers)
+                self.assertEqual(self.status(request), 400, request)
+
     def test_absolute_targets(self) -> None:
         """As a proxy sends them: their host counts, whatever the header says."""
         self.site.resource = Resource()

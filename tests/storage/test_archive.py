@@ -15,6 +15,7 @@ from dledger.storage.backups.archive import archive_log, closed_index
 from dledger.storage.backups.reader import opened_archive, verify_archive
 from dledger.storage.backups.source import ArchiveSource
 from dledger.storage.files.reader import LogReader
+from dledger.storage.manifests import archive_manifest
 from dledger.storage.manifests.archive_manifest import (
     SLOT_NAMES,
     ArchivePiece,
@@ -247,6 +248,17 @@ class RefusedRunTests(ArchiveCase):
             false = attrs.evolve(sound, group_id=group_id, pieces=(*sound.pieces[:-1], last))
             self.place.write_file(f"{PLACE}/{sound.slot_name}", encode_archive_manifest(false))
             self.refused_run(DirectoryError, *words)
+
+    def test_manifests_have_a_bound(self) -> None:
+        """One that is too long is not read, and none is written: the archive stays as it is."""
+        self.expired(self.end + 1)
+        before, read = self.manifest(), self.place.read_file
+        self.patch(archive_manifest, "MANIFEST_BYTES_MAX", 10)
+        self.patch(
+            self.place, "read_file", lambda path: self.fail(path) if path.endswith(".json") else read(path))
+        self.refused_run(DirectoryError, "bytes, and 10 are allowed")
+        self.assertIn("let old segments go", str(
+            self.assertRaises(DirectoryError, encode_archive_manifest, before)))
 
     def test_bare_records_need_the_group_id(self) -> None:
         """Records of Java prove nothing; the id of the group does, if both sides know it."""

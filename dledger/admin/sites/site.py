@@ -79,9 +79,11 @@ class AdminRequest(Request):
     def process(self) -> None:
         self.channel.site.takes(self.channel)
         # (Not as text, which twisted.web takes for UTF-8.)
-        named = self._authority
-        if named is None:
-            named = self.requestHeaders.getRawHeaders(b"host", [b""])[0]
+        hosts = self.requestHeaders.getRawHeaders(b"host", [])
+        if len(hosts) > 1 or (not hosts and self.clientproto != b"HTTP/1.0"):
+            self._refuse(400, {"error": f"{len(hosts)} Host headers: HTTP/1.1 has one (RFC 9112, 3.2)"})
+            return
+        named = self._authority if self._authority is not None else b"".join(hosts)
         host = named.decode("latin-1")
         site: AdminSite = self.channel.site
         if not site.knows(host):

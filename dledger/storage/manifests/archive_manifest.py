@@ -49,6 +49,8 @@ from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE
 SLOT_NAMES = ("archive-0.json", "archive-1.json")
 GENERATIONS = "generations"
 _FORMAT, _VERSION = "dledger-archive", 1
+#: Bytes of a manifest, at most: about 35,000 segments. To read one takes five times as much memory.
+MANIFEST_BYTES_MAX = 16 << 20
 
 
 class ArchiveTargetError(StoreError):
@@ -194,10 +196,22 @@ class ArchiveManifest:
 
 
 def encode_archive_manifest(manifest: ArchiveManifest) -> bytes:
-    """The bytes of the file. @raise ValueError: the pieces do not follow each other."""
+    """
+    The bytes of the file.
+
+    @raise ValueError: the pieces do not follow each other.
+    @raise DirectoryError: they are too many.
+    """
     if manifest.pieces:
         check_pieces(manifest.data_file_size, manifest.index_file_size, manifest.pieces)
-    return encode_document(_FORMAT, _VERSION, "archive", attrs.asdict(manifest))
+    data = encode_document(_FORMAT, _VERSION, "archive", attrs.asdict(manifest))
+    if len(data) > MANIFEST_BYTES_MAX:
+        raise DirectoryError(
+            f"the manifest of {len(manifest.pieces)} segments would have {len(data)} bytes, and "
+            f"{MANIFEST_BYTES_MAX} are allowed: let old segments go (--expire), or take the next archive to "
+            "another place"
+        )
+    return data
 
 
 def decode_archive_manifest(data: bytes) -> ArchiveManifest:
@@ -316,6 +330,8 @@ class _Look:
         try:
             if not needed and not self._disk.exists(path):
                 return None
+            if (size := self._disk.file_size(path)) > MANIFEST_BYTES_MAX:
+                raise MalformedManifest(f"it has {size} bytes, and {MANIFEST_BYTES_MAX} are allowed")
             manifest = decode_archive_manifest(self._disk.read_file(path))
         except DamagedManifest as error:
             self.trouble.append(f"{path}: {error}")
