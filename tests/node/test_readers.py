@@ -13,7 +13,15 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.node.requests import readers
 from dledger.node.requests.appends import AppendResult
-from dledger.node.requests.readers import ASKED_MAX, LISTS_MAX, PAGE_MAX, SHOWN_MAX, SLICE_MAX, Asker
+from dledger.node.requests.readers import (
+    ASKED_MAX,
+    ASKED_OF_ONE_MAX,
+    LISTS_MAX,
+    PAGE_MAX,
+    SHOWN_MAX,
+    SLICE_MAX,
+    Asker,
+)
 from dledger.values.errors import DLedgerError
 from dledger.values.ledger import reader_table
 from dledger.values.ledger.config import READER_BYTES_HELD
@@ -404,6 +412,21 @@ class RefusalTests(ReaderCase):
         self.rig.node.handlers.readers._asked = ASKED_MAX
         self.refused(ResponseCode.LEADER_PENDING_FULL, "", "take")
 
+    def test_one_connection_has_a_share(self) -> None:
+        """What one asks at once keeps no other one from being answered; afterwards it may ask again."""
+        request = ReaderRequest(**self.rig.base(), does="take", name="a", holder="p", lease_ms=1000)
+        self.client.send(*[request] * (ASKED_OF_ONE_MAX + 3))
+        other = self.rig.client("127.0.0.1")
+        other.send(request)
+        self.pass_time(1.0)
+        refused = [one for one in self.client.answers() if one.code is ResponseCode.LEADER_PENDING_FULL]
+        self.assertGreaterEqual(len(refused), 2)
+        self.assertIn(f"{ASKED_OF_ONE_MAX} of this connection", refused[0].reason)
+        (answer,) = other.answers()
+        self.assertIs(answer.code, ResponseCode.SUCCESS)
+        self.good("take", "a", holder="p")
+        self.assertEqual(self.rig.node.handlers.readers._asked_by, {})
+
     def test_a_log_of_a_broker_has_no_readers(self) -> None:
         """A log to which a broker alone appends keeps no readers."""
         self.rig.node.handlers.readers.append = None
@@ -547,15 +570,16 @@ class OrderTests(ReaderCase):
         lost = DLedgerError(ResponseCode.NOT_LEADER)
         handler = self.rig.node.handlers.readers
         handler.append = lambda _body: waits.pop() if waits else fail(lost)
-        for _ in range(1000):
-            self.client.send(ReaderRequest(
-                **self.rig.base(), does="take", name="billing", holder="p", lease_ms=1000
-            ))
+        clients = [self.rig.client("127.0.0.1") for _ in range(10)]
+        request = ReaderRequest(**self.rig.base(), does="take", name="billing", holder="p", lease_ms=1000)
+        for client in clients:
+            client.send(*[request] * 100)
         self.pass_time()
-        self.assertEqual(self.client.answers(), [])
+        self.assertEqual([client.answers() for client in clients], [[]] * 10)
         first.errback(lost)
         self.pass_time()
-        self.assertEqual([answer.code for answer in self.client.answers()], [ResponseCode.NOT_LEADER] * 1000)
+        answers = [answer.code for client in clients for answer in client.answers()]
+        self.assertEqual(answers, [ResponseCode.NOT_LEADER] * 1000)
         self.assertEqual(handler.under_way, {})
 
     def test_renewed_too_late(self) -> None:

@@ -55,8 +55,8 @@ from protocols.wire.ledger.readers import (
 )
 
 _T = TypeVar("_T")
-#: Most requests that are under way at once, and most lists among them.
-ASKED_MAX, LISTS_MAX = 1024, 8
+#: Most requests that are under way at once, in all and of one connection, and most lists among them.
+ASKED_MAX, ASKED_OF_ONE_MAX, LISTS_MAX = 1024, 128, 8
 #: Most readers in one answer to a list, in a slice of a sweep, and in the status of a member.
 PAGE_MAX, SLICE_MAX, SHOWN_MAX = 64, 256, 64
 #: Most characters of a reason in an answer.
@@ -172,6 +172,7 @@ class ReaderHandler:
         self._leases = _Leases(now_ms)
         self.under_way: dict[str, InTurn] = {}
         self._asked = 0
+        self._asked_by: dict[ServerConnection, int] = {}
         self._lists = 0
         self._pages: dict[str, tuple[bytes, int]] = {}
         self._pages_of = -2, -2, -2
@@ -181,11 +182,16 @@ class ReaderHandler:
         self, connection: ServerConnection, ticket: Ticket, request: ReaderRequest, asker: Asker = NOBODY
     ) -> None:
         """Answer a request, now or later."""
-        if self._asked >= ASKED_MAX or not connection.may_answer:
+        of_one = self._asked_by.get(connection, 0)
+        if self._asked >= ASKED_MAX or of_one >= ASKED_OF_ONE_MAX or not connection.may_answer:
             count(self._counters.refusals, ResponseCode.LEADER_PENDING_FULL.name)
-            connection.answer(ticket, self._refusal(DLedgerError(ResponseCode.LEADER_PENDING_FULL)))
+            connection.answer(ticket, self._refusal(DLedgerError(ResponseCode.LEADER_PENDING_FULL, reason=(
+                f"{self._asked} requests about readers are under way, {of_one} of this connection; "
+                f"{ASKED_MAX} and {ASKED_OF_ONE_MAX} are allowed: ask again when one was answered"
+            ))))
             return
         self._asked += 1
+        self._asked_by[connection] = of_one + 1
         Deferred.fromCoroutine(self._answer(connection, ticket, request, asker)).addErrback(self._failed)
 
     def _failed(self, failure: Failure) -> None:
@@ -202,6 +208,9 @@ class ReaderHandler:
             answer = self._refusal(error)
         finally:
             self._asked -= 1
+            self._asked_by[connection] -= 1
+            if not self._asked_by[connection]:
+                del self._asked_by[connection]
         connection.answer(ticket, answer)
 
     def _refusal(self, error: DLedgerError) -> ReaderResponse:
