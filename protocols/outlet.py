@@ -69,6 +69,12 @@ def _is_socket(transport: object) -> TypeGuard[_Socket]:
     )
 
 
+def carrier_of(transport: ITransport) -> TCPConnection | None:
+    """The socket of Twisted's that carries a connection by TCP, plain or with TLS over it; else None."""
+    beneath = transport if _is_socket(transport) else getattr(transport, "transport", None)
+    return beneath if isinstance(beneath, TCPConnection) else None
+
+
 class Outlet:
     """
     The sending half of one transport. No other code may write to the transport.
