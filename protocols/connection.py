@@ -350,11 +350,13 @@ class AnsweringConnection(Connection):
         See L{Protocol.dataReceived}. When this turn has taken long, later ones handle the read, a long one
         slice by slice: reads of connections that have cost little time lately come first.
         """
-        self._has_heard = True
+        if self.is_lost or self.is_closing:
+            return
+        self._was_active = self._was_heard = self._has_heard = True
         if self.put_off.is_waiting or (self.turn.is_late and not self.is_urgent):
             self.put_off.add(data)
         else:
-            super().dataReceived(data)
+            self.spent_s += self.turn.read(self._deal_with, data)
 
     def _goes_on(self) -> bool:
         return super()._goes_on() and unread.goes_on(self, self.turn)

@@ -175,18 +175,18 @@ class SocketSet:
             elif len(data) > SHORT_READ_BYTES or carrier in long_reads:
                 long_reads[carrier] = long_reads.get(carrier, b"") + data
             else:
-                self._hand_over(carrier, data)
+                try:
+                    carrier.protocol.dataReceived(data)
+                except Exception:
+                    self._broken(carrier)
         for carrier, data in long_reads.items():
             if carrier.connected:
-                self._hand_over(carrier, data)
+                try:
+                    carrier.protocol.dataReceived(data)
+                except Exception:
+                    self._broken(carrier)
         # What is not a plain read is found again; the descriptor may be another connection's by then.
         unread[:] = [one for one in unread if one[1] == select.EPOLLIN]
-
-    def _hand_over(self, carrier: TCPConnection, data: bytes) -> None:
-        try:
-            carrier.protocol.dataReceived(data)
-        except Exception:
-            self._broken(carrier)
 
     def _other_event(self, carrier: TCPConnection, event: int) -> None:
         """The end of a connection, or room for its output, as the reactor deals with it."""

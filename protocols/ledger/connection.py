@@ -68,6 +68,7 @@ from protocols.wire.ledger.push import (
 from protocols.wire.ledger.push_layout import (
     APPEND_REQUEST_DECLARATION,
     APPEND_RESPONSE_DECLARATION,
+    BODIES_MAX,
     BODY_LENGTH_DECLARATION,
     KINDS,
     PUSH_REQUEST_DECLARATION,
@@ -91,6 +92,7 @@ from protocols.wire.remoting import (
     encode_answer,
     encode_command,
 )
+from protocols.wire.rest import Rest
 
 #: The request codes of DLedger, by number.
 KNOWN_CODES = {int(code): code for code in RequestCode}
@@ -131,11 +133,14 @@ def not_supported(opaque: int, code: int) -> bytes:
 
 _APPEND = KINDS[RequestCode.APPEND]
 _APPEND_START = bytes((NATIVE_FIRST_BYTE, FRAME_VERSION, _APPEND, 0))
-_OPAQUE_AND_LENGTH = struct_of(Struct(*FRAME_HEADER_DECLARATION.subcons[4:]))
 _OPAQUE_AT = len(_APPEND_START)
 _BODY_LENGTH = struct_of(BODY_LENGTH_DECLARATION)
 _BODY_LENGTH_SIZE = _BODY_LENGTH.size
-_APPEND_FIXED_SIZE = APPEND_REQUEST_DECLARATION.sizeof()
+_APPEND_TEXTS_AT = FRAME_HEADER_SIZE + APPEND_REQUEST_DECLARATION.sizeof()
+_COUNT_SIZE = APPEND_REQUEST_DECLARATION.count.sizeof()
+_APPEND_NUMBERS = struct_of(Struct(
+    *FRAME_HEADER_DECLARATION.subcons[4:], *APPEND_REQUEST_DECLARATION.subcons
+))
 
 _APPEND_ANSWER = struct_of(Struct(*FRAME_HEADER_DECLARATION.subcons, *APPEND_RESPONSE_DECLARATION.subcons))
 _APPEND_ANSWER_LENGTH = APPEND_RESPONSE_DECLARATION.sizeof()
@@ -180,18 +185,18 @@ class NativeReader:
     """
     Reads the native frames of one connection.
 
-    The appends of one client differ only in their opaque number and body: the bytes between the two are
-    compared with those of the last append, instead of being decoded again. Pushes and their answers differ
-    in their numbers, but not in the ids of group and members.
+    The appends of one client differ only in their opaque number and bodies: the other bytes are compared with
+    those of the last append, instead of being decoded again. Pushes and their answers differ in their
+    numbers, but not in the ids of group and members.
 
-    Invariant: C{_same} is the fixed part and the texts of an append with one body, and C{_like} is their
-    decoded form; both are empty before the first append. The fields for pushes and their answers hold
-    only the texts.
+    Invariant: C{_append_base} are the bytes before the number of bodies, C{_append_texts} those between this
+    number and their lengths, and C{_like} is their decoded form; C{_lengths_at} is 0 before the first append.
+    The fields for pushes and their answers hold only the texts.
     """
 
     def __init__(self) -> None:
-        self._same = b""
-        self._body_at = 0
+        self._append_base = self._append_texts = b""
+        self._lengths_at = 0
         self._like = AppendRequest()
         self._push_lengths: _Lengths | None = None
         self._push_texts = b""
@@ -233,30 +238,35 @@ class NativeReader:
         return opaque, message
 
     def _learn_append(self, frame: bytes, message: AppendRequest) -> None:
-        if len(message.bodies) == 1:
-            self._body_at = len(frame) - len(message.bodies[0])
-            self._same = frame[FRAME_HEADER_SIZE : self._body_at - _BODY_LENGTH_SIZE]
-            assert len(self._same) >= _APPEND_FIXED_SIZE
-            self._like = AppendRequest(
-                group=message.group, remote_id=message.remote_id, local_id=message.local_id,
-                leader_id=message.leader_id, term=message.term, wire_version=message.wire_version,
-            )
+        bodies = message.bodies
+        self._lengths_at = len(frame) - sum(map(len, bodies)) - _BODY_LENGTH_SIZE * len(bodies)
+        self._append_base = frame[FRAME_HEADER_SIZE : _APPEND_TEXTS_AT - _COUNT_SIZE]
+        self._append_texts = frame[_APPEND_TEXTS_AT : self._lengths_at]
+        self._like = attrs.evolve(message, bodies=())
 
     def _append(self, frame: bytes) -> tuple[int, AppendRequest] | None:
-        at, size = self._body_at, len(frame)
-        if not at or size < at or frame[FRAME_HEADER_SIZE : at - _BODY_LENGTH_SIZE] != self._same:
-            return None
-        opaque, length = _OPAQUE_AND_LENGTH.unpack_from(frame, _OPAQUE_AT)
+        at, size = self._lengths_at, len(frame)
         if (
-            length != size - FRAME_HEADER_SIZE
-            or _BODY_LENGTH.unpack_from(frame, at - _BODY_LENGTH_SIZE)[0] != size - at
+            not at or size < at + _BODY_LENGTH_SIZE
+            or not frame.startswith(self._append_base, FRAME_HEADER_SIZE)
+            or not frame.startswith(self._append_texts, _APPEND_TEXTS_AT)
         ):
             return None
+        opaque, length, _, _, _, _, _, _, count = _APPEND_NUMBERS.unpack_from(frame, _OPAQUE_AT)
+        if length != size - FRAME_HEADER_SIZE:
+            return None
+        if count == 1:
+            at += _BODY_LENGTH_SIZE
+            if _BODY_LENGTH.unpack_from(frame, at - _BODY_LENGTH_SIZE)[0] != size - at:
+                return None
+            bodies: tuple[bytes, ...] = (frame[at:],)
+        else:
+            rest = Rest(frame, at, "native frame")
+            bodies = rest.bodies(count, BODIES_MAX)
         like = self._like
         return opaque, AppendRequest(
             group=like.group, remote_id=like.remote_id, local_id=like.local_id,
-            leader_id=like.leader_id, term=like.term, wire_version=like.wire_version,
-            bodies=(frame[at:],),
+            leader_id=like.leader_id, term=like.term, wire_version=like.wire_version, bodies=bodies,
         )
 
     def _push(self, frame: bytes) -> tuple[int, PushEntryRequest] | None:
