@@ -409,12 +409,13 @@ class RequestRouter:
         for_core: list[tuple[Ticket, Request]] = []
         self_id, group, append_for = self._self_id, self._group, self._append_for
         is_stopped, appends = self._inside.driver.is_stopped, self._appends
+        body_max = appends.body_bytes_max
         for ticket, request in requests:
             if request.remote_id != self_id or request.group != group or is_stopped:
                 self._refuse_stranger(connection, ticket, request)
             elif type(request) is AppendRequest:
                 bodies = request.bodies
-                if len(bodies) == 1 and len(bodies[0]) <= appends.body_bytes_max or appends.may_append(bodies):
+                if len(bodies) == 1 and len(bodies[0]) <= body_max or appends.may_append(bodies):
                     append_for(connection, ticket, bodies)
                 else:
                     appends.refuse(connection, ticket, request, bodies)
