@@ -46,7 +46,7 @@ class LooseRequests:
     Counts the requests of one connection that are not strict JSON: the tolerant parser is slow, so one read
     may have few of them.
 
-    @ivar left: how many the present read may have; its owner sets it to L{LOOSE_PER_READ} after each.
+    @ivar left: how many the present read may have; its owner sets it to L{LOOSE_PER_READ} before each.
     """
 
     __slots__ = ("left",)
@@ -139,7 +139,7 @@ class Connection(Protocol):
     _frames_max = sys.maxsize
     #: Bytes that the kernel takes beyond what the other end receives, at most; 0: as it likes.
     _kernel_bytes_max = 0
-    _counts_bytes = False  # whether _frames_cut is called after each piece of a read
+    _has_counted = False  # whether bytes of an unfinished frame were counted before
 
     def __init__(self, turn: Turn, *, frame_bytes_max: int = FRAME_BYTES_MAX, idle_s: float = IDLE_S) -> None:
         self.turn = turn
@@ -190,7 +190,7 @@ class Connection(Protocol):
             if frames:
                 # The valid frames before the damage are handled, even if they came in the same read.
                 broken = self._frames_received(frames) or broken
-            if broken is None and self._counts_bytes:
+            if broken is None and (self._buffer.kept or self._has_counted):
                 broken = self._frames_cut()
             if broken is not None:
                 if not self.is_lost:
@@ -206,7 +206,7 @@ class Connection(Protocol):
         return not (self.is_lost or self.is_closing)
 
     def _frames_cut(self) -> WireError | None:
-        """A read has been handled; an end that answers counts the bytes of the unfinished frame."""
+        """There is an unfinished frame, or was one before this read: an end that answers counts its bytes."""
         return None
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
@@ -319,7 +319,6 @@ class AnsweringConnection(Connection):
     #: Bytes of a native frame before the other end has identified itself.
     _stranger_frame_bytes_max: int = FRAME_BYTES_MAX
     _kernel_bytes_max = KERNEL_UNSENT_BYTES
-    _counts_bytes = True
 
     def __init__(
         self, turn: Turn, *, unanswered_max: int, unanswered_bytes_max: int, frame_bytes_max: int,
@@ -328,11 +327,14 @@ class AnsweringConnection(Connection):
         super().__init__(turn, frame_bytes_max=frame_bytes_max, idle_s=idle_s)
         self._unanswered_max = unanswered_max
         self._unanswered_bytes_max = unanswered_bytes_max
+        #: Up to these nothing is to be counted, or to be stopped.
+        self._few = min(unread.FEW, unanswered_max - 1)
+        self._few_bytes = min(unread.FEW_BYTES, unanswered_bytes_max - 1)
         self._is_reading = True
         self._has_heard = False
         self._made_bytes = 0
         self.is_waited_for = False
-        self.put_off = unread.put_off_reads(self, turn, super().dataReceived, self._buffer)
+        self.put_off = unread.put_off_reads(self, turn, self._go_on, self._buffer)
         self._loose = LooseRequests()
         self.account = Account(
             budgets if budgets is not None else Budgets(),
@@ -356,7 +358,14 @@ class AnsweringConnection(Connection):
         if self.put_off.is_waiting or (self.turn.is_late and not self.is_urgent):
             self.put_off.add(data)
         else:
+            self._loose.left = LOOSE_PER_READ
             self.spent_s += self.turn.read(self._deal_with, data)
+
+    def _go_on(self, data: bytes) -> None:
+        """Handle the next slice of what was put off; none: the rest of the last one."""
+        if data:
+            self._loose.left = LOOSE_PER_READ
+        super().dataReceived(data)
 
     def _goes_on(self) -> bool:
         return super()._goes_on() and unread.goes_on(self, self.turn)
@@ -421,11 +430,10 @@ class AnsweringConnection(Connection):
                 self.regulate()
 
     def _frames_cut(self) -> WireError | None:
-        if not self._buffer.has_uncut:
-            self._loose.left = LOOSE_PER_READ
-        if not (self._buffer.kept or self.account.unfinished_bytes) or self.is_lost:
+        if self.is_lost:
             return None
         refused = self.account.count_unfinished(self._buffer)
+        self._has_counted = self.account.unfinished_bytes > 0
         return None if refused is None else WireError(refused)
 
     def _lose(self, reason: str) -> None:

@@ -19,7 +19,7 @@ each, perhaps a hundred thousand in a second.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 import attrs
@@ -133,7 +133,7 @@ def not_supported(opaque: int, code: int) -> bytes:
 
 _APPEND = KINDS[RequestCode.APPEND]
 _APPEND_START = bytes((NATIVE_FIRST_BYTE, FRAME_VERSION, _APPEND, 0))
-_OPAQUE_AT = len(_APPEND_START)
+START_SIZE = _OPAQUE_AT = len(_APPEND_START)
 _BODY_LENGTH = struct_of(BODY_LENGTH_DECLARATION)
 _BODY_LENGTH_SIZE = _BODY_LENGTH.size
 _APPEND_TEXTS_AT = FRAME_HEADER_SIZE + APPEND_REQUEST_DECLARATION.sizeof()
@@ -189,6 +189,9 @@ class NativeReader:
     those of the last append, instead of being decoded again. Pushes and their answers differ in their
     numbers, but not in the ids of group and members.
 
+    @ivar short: by the first L{START_SIZE} bytes of a frame: decodes one that is like the last one, with the
+        result of L{learn}; None for another. @raise WireError: as L{learn}.
+
     Invariant: C{_append_base} are the bytes before the number of bodies, C{_append_texts} those between this
     number and their lengths, and C{_like} is their decoded form; C{_lengths_at} is 0 before the first append.
     The fields for pushes and their answers hold only the texts.
@@ -205,22 +208,17 @@ class NativeReader:
         self._answer_lengths: _Lengths | None = None
         self._answer_texts = b""
         self._answer_like = PushEntryResponse()
-        self._short = {
+        self.short: dict[bytes, Callable[[bytes], tuple[int, Request | Response] | None]] = {
             _APPEND_START: self._append, _PUSH_START: self._push, _PUSH_ANSWER_START: self._push_answer,
             _APPEND_ANSWER_START: _append_answer,
         }
 
-    def read(self, frame: bytes) -> tuple[int, Request | Response]:
+    def learn(self, frame: bytes) -> tuple[int, Request | Response]:
         """
-        Decode one frame, with the result of L{decode_frame}.
+        Decode one frame as L{decode_frame}, and learn how the next ones like it are decoded.
 
         @raise WireError: not exactly one frame of this format.
         """
-        start = frame[:_OPAQUE_AT]
-        if start in self._short:
-            found = self._short[start](frame)
-            if found is not None:
-                return found
         opaque, message = decode_frame(frame)
         if isinstance(message, AppendRequest):
             self._learn_append(frame, message)
@@ -506,7 +504,7 @@ class ServerConnection(AnsweringConnection):
     def _frames_received(self, frames: list[Frame]) -> WireError | None:
         requests: list[tuple[Ticket, Request]] = []
         refused: list[tuple[Ticket, BodyError]] = []
-        read = self._reader.read
+        learn, short = self._reader.learn, self._reader.short
         broken, left = None, PIECE_PRICE
         try:
             for number, (form, frame) in enumerate(frames):
@@ -514,7 +512,8 @@ class ServerConnection(AnsweringConnection):
                     self._buffer.put_back(frames[number:], taken=number)
                     break
                 if form == _NATIVE:
-                    opaque, message = read(frame)
+                    start = frame[:START_SIZE]
+                    opaque, message = (start in short and short[start](frame)) or learn(frame)
                     if isinstance(message, Request):
                         kind, size = message.kind, len(frame)
                         requests.append((Ticket(opaque, True, kind, size), message))
@@ -531,7 +530,11 @@ class ServerConnection(AnsweringConnection):
             self._sink.requests_received(self, requests)
         for ticket, refusal in refused:
             self._sink.body_refused(self, ticket, refusal)
-        self.regulate()
+        if (
+            self.unanswered > self._few or self.unanswered_bytes > self._few_bytes or self.account.asked_bytes
+            or self.is_congested or self.put_off.is_waiting or not self._is_reading
+        ):
+            self.regulate()
         return broken
 
     def _remoting_frame(
@@ -679,14 +682,15 @@ class ClientConnection(Connection, Generic[_Token]):
     def _frames_received(self, frames: list[Frame]) -> WireError | None:
         answers: list[tuple[_Token, Response]] = []
         failed: list[tuple[_Token, BodyError, RemotingCommand]] = []
-        outstanding = self._outstanding
+        outstanding, short = self._outstanding, self._reader.short
         broken = None
         try:
             for form, frame in frames:
                 if form != _NATIVE:
                     self._remoting_frame(frame, answers, failed)
                     continue
-                opaque, message = self._reader.read(frame)
+                start = frame[:START_SIZE]
+                opaque, message = (start in short and short[start](frame)) or self._reader.learn(frame)
                 if opaque not in outstanding:
                     continue
                 token, kind, _ = outstanding[opaque]

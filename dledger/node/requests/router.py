@@ -38,7 +38,7 @@ import attrs
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from dledger.core.state.effects import Report
+from dledger.core.state.effects import Reply, Report
 from dledger.core.state.inputs import (
     Input,
     Origin,
@@ -47,7 +47,7 @@ from dledger.core.state.inputs import (
     RequestAbandoned,
     RequestReceived,
 )
-from dledger.node.connections.access import PEERS_ONLY, Access, Claim, Refuse, Speakers
+from dledger.node.connections.access import ENDED, PEERS_ONLY, Access, Claim, Refuse, Speakers
 from dledger.node.connections.greeting import Greeting
 from dledger.node.reporting.status import count
 from dledger.node.requests.about import Reported
@@ -156,8 +156,9 @@ class CoreQuestions:
         self._feed(RequestReceived(token=token, request=request))
         return waiter
 
-    def reply(self, token: int, response: Response) -> None:
+    def reply(self, effect: Reply) -> None:
         """Pass on the core's answer; an unknown token is ignored."""
+        token, response = effect.token, effect.response
         if token not in self._questions:
             if token in self._callers:
                 self._callers.pop(token).callback(response)
@@ -421,15 +422,18 @@ class RequestRouter:
                     appends.refuse(connection, ticket, request, bodies)
             elif type(request) in self._of_clients:
                 self._of_clients[type(request)](connection, ticket, request)
-            elif not self._speakers.admit(connection, request, named := self._speakers.named_by(request)):
-                return []  # the connection was refused, and with it the rest of its requests
             elif type(request) in self._of_members:
-                if not self._of_members[type(request)](connection, ticket, request):
-                    return []
-            elif (refusal := self._speakers.refusal_for_core(connection, request, named)) is not None:
-                self._refuse(connection, ticket, request, refusal)
-            else:
+                if not (
+                    self._speakers.admit(connection, request)
+                    and self._of_members[type(request)](connection, ticket, request)
+                ):
+                    return []  # the connection was refused, and with it the rest of its requests
+            elif (refusal := self._speakers.refusal_for_core(connection, request)) is None:
                 for_core.append((ticket, request))
+            elif refusal is ENDED:
+                return []
+            else:
+                self._refuse(connection, ticket, request, refusal)
         return for_core
 
     def _is_settled(
@@ -447,7 +451,7 @@ class RequestRouter:
         is_of_client = type(first) in self._of_clients or isinstance(first, AppendRequest)
         if not (
             is_of_client or self._places.has_place(connection)
-            or self._speakers.admit(connection, first, self._speakers.named_by(first))
+            or self._speakers.admit(connection, first)
         ):
             return False
         reason = "" if connection.peer_id is not None else self._places.no_place(connection)
