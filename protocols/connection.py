@@ -139,6 +139,10 @@ class Connection(Protocol):
     _frames_max = sys.maxsize
     #: Bytes that the kernel takes beyond what the other end receives, at most; 0: as it likes.
     _kernel_bytes_max = 0
+    _is_answering = False  # whether it is an AnsweringConnection; the next three are used there
+    _is_reading = is_waited_for = True
+    _made_bytes = 0
+    account: Account
     _has_counted = False  # whether bytes of an unfinished frame were counted before
 
     def __init__(self, turn: Turn, *, frame_bytes_max: int = FRAME_BYTES_MAX, idle_s: float = IDLE_S) -> None:
@@ -267,6 +271,15 @@ class Connection(Protocol):
         self._was_active = True
         assert self.outlet is not None, "no connection yet"
         self.unsent_bytes += self.outlet.send(*out)
+        self._made_bytes = 0
+        if self._is_answering and (
+            self.is_congested or self.is_waited_for or self.account.held_bytes or self.account.asked_bytes
+            or not (self._is_reading and self.outlet.is_drained)
+        ):
+            self._settle(self.outlet)
+
+    def _settle(self, outlet: Outlet) -> None:
+        """Output was written: an end that answers looks whether it goes on reading."""
 
     def _lose(self, reason: str) -> None:
         if not self.is_lost:
@@ -315,6 +328,7 @@ class AnsweringConnection(Connection):
 
     #: Owner of the connection; this class calls its C{drained} and C{wire_broken}.
     _sink: _Owner
+    _is_answering = True
 
     #: Bytes of a native frame before the other end has identified itself.
     _stranger_frame_bytes_max: int = FRAME_BYTES_MAX
@@ -419,15 +433,11 @@ class AnsweringConnection(Connection):
             if not self.is_lost:
                 unread.sweep(self, self.outlet, now_s)
 
-    def _flush(self) -> None:
-        super()._flush()
-        self._made_bytes = 0
-        outlet = self.outlet
-        if not self.is_lost and outlet is not None:
-            if self.is_congested or self.account.held_bytes or self.is_waited_for or not outlet.is_drained:
-                unread.count_unsent(self, outlet)
-            if self.is_congested or not self._is_reading or self.account.asked_bytes:
-                self.regulate()
+    def _settle(self, outlet: Outlet) -> None:
+        if self.is_congested or self.account.held_bytes or self.is_waited_for or not outlet.is_drained:
+            unread.count_unsent(self, outlet)
+        if self.is_congested or not self._is_reading or self.account.asked_bytes:
+            self.regulate()
 
     def _frames_cut(self) -> WireError | None:
         if self.is_lost:

@@ -99,13 +99,16 @@ class Turn:
         try:
             deal_with(*data)
         finally:
-            if self._soon:
-                soon, self._soon = self._soon, []
-                self._run(soon)
+            soon, self._soon = self._soon, []
+            for call in soon:  # (as _run: here goes each append to an idle member, and each answer)
+                try:
+                    call()
+                except Exception:
+                    self._failed(Failure())
             self._is_reading = False
             if self._output:
                 output, self._output = self._output, []
-                for call in output:  # (as _run: here goes each answer of an idle member)
+                for call in output:
                     try:
                         call()
                     except Exception:

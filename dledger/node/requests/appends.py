@@ -200,7 +200,7 @@ class AppendGate:
     def _ask_end(self) -> None:
         if not self._is_end_asked:
             self._is_end_asked = True
-            (self._at_end_of_turn if self._pending else self._at_end_of_read)(self._asked_end)
+            (self._at_end_of_turn if self._pending else self._at_end_of_read)(self._end_of_turn)
 
     def _seal(self, expected_end: int | None = None, origin: Origin | None = None) -> None:
         """Close the open proposal."""
@@ -215,11 +215,8 @@ class AppendGate:
         self._claims = []
         self._bytes = 0
 
-    def _asked_end(self) -> None:
-        self._is_end_asked = False
-        self._end_of_turn()
-
     def _end_of_turn(self) -> None:
+        self._is_end_asked = False
         if self._bodies or self._claims:
             self._seal()
         if self._proposals:
