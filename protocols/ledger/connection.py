@@ -133,14 +133,12 @@ def not_supported(opaque: int, code: int) -> bytes:
 
 _APPEND = KINDS[RequestCode.APPEND]
 _APPEND_START = bytes((NATIVE_FIRST_BYTE, FRAME_VERSION, _APPEND, 0))
+_OPAQUE_AND_LENGTH = struct_of(Struct(*FRAME_HEADER_DECLARATION.subcons[4:]))
 START_SIZE = _OPAQUE_AT = len(_APPEND_START)
 _BODY_LENGTH = struct_of(BODY_LENGTH_DECLARATION)
 _BODY_LENGTH_SIZE = _BODY_LENGTH.size
 _APPEND_TEXTS_AT = FRAME_HEADER_SIZE + APPEND_REQUEST_DECLARATION.sizeof()
-_COUNT_SIZE = APPEND_REQUEST_DECLARATION.count.sizeof()
-_APPEND_NUMBERS = struct_of(Struct(
-    *FRAME_HEADER_DECLARATION.subcons[4:], *APPEND_REQUEST_DECLARATION.subcons
-))
+_COUNT = struct_of(Struct(APPEND_REQUEST_DECLARATION.subcons[-1]))
 
 _APPEND_ANSWER = struct_of(Struct(*FRAME_HEADER_DECLARATION.subcons, *APPEND_RESPONSE_DECLARATION.subcons))
 _APPEND_ANSWER_LENGTH = APPEND_RESPONSE_DECLARATION.sizeof()
@@ -193,12 +191,13 @@ class NativeReader:
         result of L{learn}; None for another. @raise WireError: as L{learn}.
 
     Invariant: C{_append_base} are the bytes before the number of bodies, C{_append_texts} those between this
-    number and their lengths, and C{_like} is their decoded form; C{_lengths_at} is 0 before the first append.
+    number and their lengths, C{_append_of_one} both and the number 1, and C{_like} is their decoded form;
+    C{_lengths_at} is 0 before the first append.
     The fields for pushes and their answers hold only the texts.
     """
 
     def __init__(self) -> None:
-        self._append_base = self._append_texts = b""
+        self._append_base = self._append_texts = self._append_of_one = b""
         self._lengths_at = 0
         self._like = AppendRequest()
         self._push_lengths: _Lengths | None = None
@@ -238,29 +237,31 @@ class NativeReader:
     def _learn_append(self, frame: bytes, message: AppendRequest) -> None:
         bodies = message.bodies
         self._lengths_at = len(frame) - sum(map(len, bodies)) - _BODY_LENGTH_SIZE * len(bodies)
-        self._append_base = frame[FRAME_HEADER_SIZE : _APPEND_TEXTS_AT - _COUNT_SIZE]
+        self._append_base = frame[FRAME_HEADER_SIZE : _APPEND_TEXTS_AT - _COUNT.size]
         self._append_texts = frame[_APPEND_TEXTS_AT : self._lengths_at]
+        self._append_of_one = self._append_base + _COUNT.pack(1) + self._append_texts
         self._like = attrs.evolve(message, bodies=())
 
     def _append(self, frame: bytes) -> tuple[int, AppendRequest] | None:
         at, size = self._lengths_at, len(frame)
-        if (
-            not at or size < at + _BODY_LENGTH_SIZE
-            or not frame.startswith(self._append_base, FRAME_HEADER_SIZE)
-            or not frame.startswith(self._append_texts, _APPEND_TEXTS_AT)
-        ):
+        if not at or size < at + _BODY_LENGTH_SIZE:
             return None
-        opaque, length, _, _, _, _, _, _, count = _APPEND_NUMBERS.unpack_from(frame, _OPAQUE_AT)
+        opaque, length = _OPAQUE_AND_LENGTH.unpack_from(frame, _OPAQUE_AT)
         if length != size - FRAME_HEADER_SIZE:
             return None
-        if count == 1:
+        if frame.startswith(self._append_of_one, FRAME_HEADER_SIZE):
             at += _BODY_LENGTH_SIZE
             if _BODY_LENGTH.unpack_from(frame, at - _BODY_LENGTH_SIZE)[0] != size - at:
                 return None
             bodies: tuple[bytes, ...] = (frame[at:],)
+        elif (
+            frame.startswith(self._append_base, FRAME_HEADER_SIZE)
+            and frame.startswith(self._append_texts, _APPEND_TEXTS_AT)
+        ):
+            (count,) = _COUNT.unpack_from(frame, _APPEND_TEXTS_AT - _COUNT.size)
+            bodies = Rest(frame, at, "native frame").bodies(count, BODIES_MAX)
         else:
-            rest = Rest(frame, at, "native frame")
-            bodies = rest.bodies(count, BODIES_MAX)
+            return None
         like = self._like
         return opaque, AppendRequest(
             group=like.group, remote_id=like.remote_id, local_id=like.local_id,

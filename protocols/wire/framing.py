@@ -176,7 +176,16 @@ class FrameBuffer:
         frames: list[Frame] = []
         end = len(data)
         view = memoryview(data)
+        unpack, longest = FRAME_HEADER.unpack_from, self._frame_bytes_max - FRAME_HEADER_SIZE
         while at < end:
+            if data[at] == NATIVE_FIRST_BYTE and end - at > FRAME_HEADER_SIZE and len(frames) < self._piece_max:
+                # A whole native frame, one of many: only its header is looked at.
+                _, version, _, _, _, length = unpack(data, at)
+                upto = at + FRAME_HEADER_SIZE + length
+                if version == FRAME_VERSION and 0 <= length <= longest and upto <= end:
+                    frames.append(Frame("native", bytes(view[at:upto])))
+                    at = upto
+                    continue
             if len(frames) >= self._piece_max:
                 self._uncut = data
                 self._at = at
