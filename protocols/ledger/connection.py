@@ -497,7 +497,7 @@ class ServerConnection(AnsweringConnection):
             return
         self.unanswered -= 1
         self.unanswered_bytes -= ticket.size
-        self._out += (appended(ticket.opaque, term, index, pos, count),)
+        self._out.append(appended(ticket.opaque, term, index, pos, count))
         if not self._is_flush_asked:
             self._is_flush_asked = True
             self.turn.output(self._flush)
