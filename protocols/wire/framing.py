@@ -227,7 +227,7 @@ class FrameBuffer:
             length = FRAME_HEADER.unpack_from(data, at)[5]
             if not 0 <= length <= self._frame_bytes_max - FRAME_HEADER_SIZE:
                 raise self._out_of_bounds("native", length, 0, FRAME_HEADER_SIZE)
-            return FRAME_HEADER_SIZE + length
+            return FRAME_HEADER_SIZE + int(length)
         if first in REMOTING_FIRST_BYTES:
             if available < LENGTH_WORD_SIZE:
                 return LENGTH_WORD_SIZE
