@@ -46,7 +46,7 @@ class LooseRequests:
     Counts the requests of one connection that are not strict JSON: the tolerant parser is slow, so one read
     may have few of them.
 
-    @ivar left: how many the present read may have; its owner sets it to L{LOOSE_PER_READ} after each.
+    @ivar left: how many the present read may have; its owner sets it to L{LOOSE_PER_READ} before each.
     """
 
     __slots__ = ("left",)
@@ -139,7 +139,11 @@ class Connection(Protocol):
     _frames_max = sys.maxsize
     #: Bytes that the kernel takes beyond what the other end receives, at most; 0: as it likes.
     _kernel_bytes_max = 0
-    _counts_bytes = False  # whether _frames_cut is called after each piece of a read
+    _is_answering = False  # whether it is an AnsweringConnection; the next three are used there
+    _is_reading = is_waited_for = True
+    _made_bytes = 0
+    account: Account
+    _has_counted = False  # whether bytes of an unfinished frame were counted before
 
     def __init__(self, turn: Turn, *, frame_bytes_max: int = FRAME_BYTES_MAX, idle_s: float = IDLE_S) -> None:
         self.turn = turn
@@ -190,7 +194,7 @@ class Connection(Protocol):
             if frames:
                 # The valid frames before the damage are handled, even if they came in the same read.
                 broken = self._frames_received(frames) or broken
-            if broken is None and self._counts_bytes:
+            if broken is None and (self._buffer.kept or self._has_counted):
                 broken = self._frames_cut()
             if broken is not None:
                 if not self.is_lost:
@@ -206,7 +210,7 @@ class Connection(Protocol):
         return not (self.is_lost or self.is_closing)
 
     def _frames_cut(self) -> WireError | None:
-        """A read has been handled; an end that answers counts the bytes of the unfinished frame."""
+        """There is an unfinished frame, or was one before this read: an end that answers counts its bytes."""
         return None
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
@@ -267,6 +271,15 @@ class Connection(Protocol):
         self._was_active = True
         assert self.outlet is not None, "no connection yet"
         self.unsent_bytes += self.outlet.send(*out)
+        self._made_bytes = 0
+        if self._is_answering and (
+            self.is_congested or self.is_waited_for or self.account.held_bytes or self.account.asked_bytes
+            or not (self._is_reading and self.outlet.is_drained)
+        ):
+            self._settle(self.outlet)
+
+    def _settle(self, outlet: Outlet) -> None:
+        """Output was written: an end that answers looks whether it goes on reading."""
 
     def _lose(self, reason: str) -> None:
         if not self.is_lost:
@@ -315,11 +328,11 @@ class AnsweringConnection(Connection):
 
     #: Owner of the connection; this class calls its C{drained} and C{wire_broken}.
     _sink: _Owner
+    _is_answering = True
 
     #: Bytes of a native frame before the other end has identified itself.
     _stranger_frame_bytes_max: int = FRAME_BYTES_MAX
     _kernel_bytes_max = KERNEL_UNSENT_BYTES
-    _counts_bytes = True
 
     def __init__(
         self, turn: Turn, *, unanswered_max: int, unanswered_bytes_max: int, frame_bytes_max: int,
@@ -328,11 +341,14 @@ class AnsweringConnection(Connection):
         super().__init__(turn, frame_bytes_max=frame_bytes_max, idle_s=idle_s)
         self._unanswered_max = unanswered_max
         self._unanswered_bytes_max = unanswered_bytes_max
+        #: Up to these nothing is to be counted, or to be stopped.
+        self._few = min(unread.FEW, unanswered_max - 1)
+        self._few_bytes = min(unread.FEW_BYTES, unanswered_bytes_max - 1)
         self._is_reading = True
         self._has_heard = False
         self._made_bytes = 0
         self.is_waited_for = False
-        self.put_off = unread.put_off_reads(self, turn, super().dataReceived, self._buffer)
+        self.put_off = unread.put_off_reads(self, turn, self._go_on, self._buffer)
         self._loose = LooseRequests()
         self.account = Account(
             budgets if budgets is not None else Budgets(),
@@ -350,11 +366,20 @@ class AnsweringConnection(Connection):
         See L{Protocol.dataReceived}. When this turn has taken long, later ones handle the read, a long one
         slice by slice: reads of connections that have cost little time lately come first.
         """
-        self._has_heard = True
+        if self.is_lost or self.is_closing:
+            return
+        self._was_active = self._was_heard = self._has_heard = True
         if self.put_off.is_waiting or (self.turn.is_late and not self.is_urgent):
             self.put_off.add(data)
         else:
-            super().dataReceived(data)
+            self._loose.left = LOOSE_PER_READ
+            self.spent_s += self.turn.read(self._deal_with, data)
+
+    def _go_on(self, data: bytes) -> None:
+        """Handle the next slice of what was put off; none: the rest of the last one."""
+        if data:
+            self._loose.left = LOOSE_PER_READ
+        super().dataReceived(data)
 
     def _goes_on(self) -> bool:
         return super()._goes_on() and unread.goes_on(self, self.turn)
@@ -408,22 +433,17 @@ class AnsweringConnection(Connection):
             if not self.is_lost:
                 unread.sweep(self, self.outlet, now_s)
 
-    def _flush(self) -> None:
-        super()._flush()
-        self._made_bytes = 0
-        outlet = self.outlet
-        if not self.is_lost and outlet is not None:
-            if self.is_congested or self.account.held_bytes or self.is_waited_for or not outlet.is_drained:
-                unread.count_unsent(self, outlet)
-            if self.is_congested or not self._is_reading or self.account.asked_bytes:
-                self.regulate()
+    def _settle(self, outlet: Outlet) -> None:
+        if self.is_congested or self.account.held_bytes or self.is_waited_for or not outlet.is_drained:
+            unread.count_unsent(self, outlet)
+        if self.is_congested or not self._is_reading or self.account.asked_bytes:
+            self.regulate()
 
     def _frames_cut(self) -> WireError | None:
-        if not self._buffer.has_uncut:
-            self._loose.left = LOOSE_PER_READ
-        if not (self._buffer.kept or self.account.unfinished_bytes) or self.is_lost:
+        if self.is_lost:
             return None
         refused = self.account.count_unfinished(self._buffer)
+        self._has_counted = self.account.unfinished_bytes > 0
         return None if refused is None else WireError(refused)
 
     def _lose(self, reason: str) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol, TypeGuard
 
 from twisted.internet.interfaces import IProtocol, ISSLTransport, ITCPTransport, ITransport
@@ -44,7 +44,7 @@ class _Socket(Protocol):
 
     def writeSequence(self, data: Iterable[bytes]) -> None: ...
 
-    def writeSomeData(self, data: bytes) -> int | Exception: ...
+    def getHandle(self) -> socket.socket: ...
 
     def doWrite(self) -> object: ...
 
@@ -65,8 +65,14 @@ def _is_socket(transport: object) -> TypeGuard[_Socket]:
     # A TLS transport provides the interface of the socket beneath it too, and lends its methods.
     return (
         ITCPTransport.providedBy(transport) and not ISSLTransport.providedBy(transport)
-        and hasattr(transport, "writeSomeData")
+        and hasattr(transport, "doWrite")
     )
+
+
+def carrier_of(transport: ITransport) -> TCPConnection | None:
+    """The socket of Twisted's that carries a connection by TCP, plain or with TLS over it; else None."""
+    beneath = transport if _is_socket(transport) else getattr(transport, "transport", None)
+    return beneath if isinstance(beneath, TCPConnection) else None
 
 
 class Outlet:
@@ -86,6 +92,7 @@ class Outlet:
     def __init__(self, transport: ITransport, *, kernel_bytes_max: int = 0) -> None:
         self._transport = transport
         self._socket: _Socket | None = transport if _is_socket(transport) else None
+        self._send: Callable[[bytes], int] = _sends_nothing
         beneath = getattr(transport, "transport", None)  # of TLS: the socket that carries it
         self._beneath: _Socket | None = (
             beneath if _is_socket(beneath) and hasattr(beneath, "doWrite") else None
@@ -95,13 +102,16 @@ class Outlet:
         if self._socket is not None:
             self._socket.SEND_LIMIT = SEND_BYTES_MAX
         carrier = self._socket or self._beneath
-        handle = carrier.getHandle() if isinstance(carrier, TCPConnection) else None
+        handle = None if carrier is None else carrier.getHandle()
+        if self._socket is not None and handle is not None:
+            self._send = handle.send
         if kernel_bytes_max and handle is not None and _TCP_NOTSENT_LOWAT is not None:
             with contextlib.suppress(OSError):  # not by TCP, or the system does not know it
                 handle.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, kernel_bytes_max)
 
     def drop(self) -> None:
         """The connection has ended: keep no output, which Twisted would until its transport is collected."""
+        self._send = _sends_nothing
         for carrier in (self._socket, self._beneath):
             if carrier is not None:
                 carrier.dataBuffer = b""
@@ -148,11 +158,14 @@ class Outlet:
                 self.is_drained = not beneath.dataBuffer
             return size
         if self.is_drained and size <= AT_ONCE_BYTES_MAX:
-            data = b"".join(parts)
-            sent = transport.writeSomeData(data)
+            data = parts[0] if len(parts) == 1 else b"".join(parts)
+            try:
+                sent = self._send(data)
+            except OSError:  # no room, or the connection is lost
+                sent = 0
             if sent != size:
                 self.is_drained = False
-                transport.write(data[sent:] if isinstance(sent, int) else data)
+                transport.write(data[sent:])
             return size
         self.is_drained = False
         transport.writeSequence(parts)
@@ -160,3 +173,8 @@ class Outlet:
             transport.doWrite()
             self.is_drained = not transport.dataBuffer
         return size
+
+
+def _sends_nothing(_data: bytes) -> int:
+    """Instead of a socket."""
+    return 0

@@ -83,9 +83,13 @@ class Turn:
 
     def read(self, deal_with: Callable[..., None], *data: bytes) -> float:
         """Handle received C{data}, then run the output that this has caused. @return: the seconds it took."""
-        if self._is_reading:
+        if self._is_reading:  # one of several in a pass
+            began_s = self._piece_s = self.seconds()
             deal_with(*data)
-            return 0.0
+            now_s = self.seconds()
+            if not self.is_late and self._is_over(now_s):
+                self._be_late()
+            return now_s - began_s
         self._is_reading = True
         began_s = self._began_s = self._piece_s = self.seconds()
         if began_s - self._ended_s > READS_S:
@@ -95,13 +99,16 @@ class Turn:
         try:
             deal_with(*data)
         finally:
-            if self._soon:
-                soon, self._soon = self._soon, []
-                self._run(soon)
+            soon, self._soon = self._soon, []
+            for call in soon:  # (as _run: here goes each append to an idle member, and each answer)
+                try:
+                    call()
+                except Exception:
+                    self._failed(Failure())
             self._is_reading = False
             if self._output:
                 output, self._output = self._output, []
-                for call in output:  # (as _run: here goes each answer of an idle member)
+                for call in output:
                     try:
                         call()
                     except Exception:
@@ -110,8 +117,7 @@ class Turn:
             took_s = ended_s - began_s
             spent_s = self._spent_s = self._spent_s + took_s
             if (spent_s >= READS_S or self.made_bytes >= ANSWERS_BYTES) and not self.is_late:
-                self.is_late = True
-                self._ask_next_reads()
+                self._be_late()
         return took_s
 
     def put_off(self, read: Callable[[], None], cost_s: float, *, is_short: bool = True) -> None:
@@ -125,6 +131,23 @@ class Turn:
         self._put_offs += 1
         waiting = self.short_reads if is_short else self.long_reads
         heapq.heappush(waiting, (self.seconds() + cost_s, self._put_offs, read))
+        self._ask_next_reads()
+
+    def begin_pass(self) -> None:
+        """
+        A reader of many connections begins, once in a turn. The reads that were put off leave it half of the
+        time.
+        """
+        self.is_late = False
+        if self._is_next_asked:
+            self._spent_s = min(self._spent_s, READS_S / 2)
+            self.made_bytes = min(self.made_bytes, ANSWERS_BYTES // 2)
+        else:
+            self._spent_s = 0.0
+            self.made_bytes = 0
+
+    def _be_late(self) -> None:
+        self.is_late = True
         self._ask_next_reads()
 
     def _ask_next_reads(self) -> None:
@@ -148,9 +171,10 @@ class Turn:
     @property
     def is_over(self) -> bool:
         """Whether the reads of this turn have taken their time, with the one that is being handled."""
-        return self._is_reading and (
-            self.made_bytes >= ANSWERS_BYTES or self._spent_s + self.seconds() - self._began_s >= READS_S
-        )
+        return self._is_reading and self._is_over(self.seconds())
+
+    def _is_over(self, now_s: float) -> bool:
+        return self.made_bytes >= ANSWERS_BYTES or self._spent_s + now_s - self._began_s >= READS_S
 
     def has_room(self) -> bool:
         """A piece of a read was handled. @return: whether another that takes as long ends in this turn."""

@@ -179,7 +179,9 @@ LAYERS: tuple[Layer, ...] = (
     Layer(
         name="node connections",
         covers=("dledger.node.connections",),
-        ours=(*LEDGER, "dledger.base", "protocols", "dledger.core.state.inputs"),
+        ours=(
+            *LEDGER, "dledger.base", "protocols", "dledger.core.state.inputs", "dledger.core.state.effects",
+        ),
         third=TWISTED,
         refused=(
             "dledger.base.disk", "protocols.rocketmq", "protocols.wire.rocketmq", *CLOCKS, *THREADS,

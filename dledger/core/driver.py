@@ -187,6 +187,8 @@ class Driver:
 
     Invariant: C{step} is never re-entered; after C{stop} it is not called.
 
+    @ivar happened: the input of the last step.
+    @ivar stepped: called after each step and its effects; the simulator's checks.
     @ivar is_stopped: whether the member has stopped for good.
     @ivar why_mute: why term and vote of the core are not durable; empty if they are. While there is no room
         for them, nothing that could depend on them leaves the member and nothing is written to the ledger:
@@ -201,12 +203,19 @@ class Driver:
         self._seconds = around.seconds
         self._inbox: deque[ev.Input] = deque()
         self._running = False
+        self.happened: ev.Input | None = None
+        self.stepped: Callable[[], None] | None = None
         self.is_stopped = False
         self.why_mute = ""
         self._owed: fx.PersistTermVote | None = None
         self._durable_term = 0
         self._next_save_ms = 0
-        self._runners = {
+        self._runners: dict[type[fx.Effect], Callable[..., ev.Input | None]] = {}
+
+    def _runners_now(self) -> dict[type[fx.Effect], Callable[..., ev.Input | None]]:
+        """What runs each effect; asked with the first input, when all parts of the surroundings are there."""
+        around = self._around
+        return {
             fx.PersistTermVote: self._persist_term_vote,
             fx.WriteBodies: self._write_bodies,
             fx.WriteEntries: self._write_entries,
@@ -233,16 +242,37 @@ class Driver:
         """Feed inputs; effects run before this returns, unless it is called from within an effect."""
         if self.is_stopped:
             return
-        if self._running or not happened:
-            self._inbox.extend(happened)
+        inbox = self._inbox
+        inbox += happened
+        if self._running:
             return
-        first, *later = happened
-        self._inbox += later
+        runners = self._runners = self._runners or self._runners_now()
         self._running = True
         try:
-            self._step(first)
-            while self._inbox and not self.is_stopped:
-                self._step(self._inbox.popleft())
+            while inbox:
+                one = self.happened = inbox.popleft()
+                try:
+                    if self.why_mute and isinstance(one, ev.Ticked):
+                        self._save_again()
+                    for effect in self.core.step(one, int(self._seconds() * 1000)):
+                        if self.is_stopped:  # by an effect
+                            break  # type: ignore[unreachable]
+                        if self.why_mute and type(effect) in _HELD_BACK:
+                            outcome = self._held_back(effect)
+                        else:
+                            outcome = runners[type(effect)](effect)
+                        if outcome is not None:
+                            inbox.appendleft(outcome)
+                            if type(outcome) in _FAILURES:
+                                break
+                except StoreError as error:
+                    inbox.appendleft(ev.StoreFailed(reason=str(error)))
+                except OSError as error:
+                    inbox.appendleft(ev.StoreFailed(reason=f"{type(error).__name__}: {error}"))
+                if self.stepped is not None:
+                    self.stepped()
+                if self.is_stopped:
+                    inbox.clear()  # type: ignore[unreachable]
         except BaseException as error:
             self.stop()
             self._around.broken(error)
@@ -253,27 +283,6 @@ class Driver:
         """Take no more inputs, run no more effects."""
         self.is_stopped = True
         self._inbox.clear()
-
-    def _step(self, happened: ev.Input) -> None:
-        try:
-            if self.why_mute and isinstance(happened, ev.Ticked):
-                self._save_again()
-            todo = self.core.step(happened, int(self._seconds() * 1000))
-            for effect in todo:
-                if self.is_stopped:
-                    break
-                if self.why_mute and type(effect) in _HELD_BACK:
-                    outcome = self._held_back(effect)
-                else:
-                    outcome = self._runners[type(effect)](effect)  # type: ignore[operator]
-                if outcome is not None:
-                    self._inbox.appendleft(outcome)
-                    if type(outcome) in _FAILURES:
-                        break
-        except StoreError as error:
-            self._inbox.appendleft(ev.StoreFailed(reason=str(error)))
-        except OSError as error:
-            self._inbox.appendleft(ev.StoreFailed(reason=f"{type(error).__name__}: {error}"))
 
     # -- term and vote -----------------------------------------------------------------------------
 

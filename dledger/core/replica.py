@@ -303,8 +303,6 @@ class DLedgerCore:
                 self._pass_term_gate(request.term, type(request).__name__)
         if type(request) is PushEntryRequest:
             accepted = self.elector.accept_leader(leader_id, request.term)
-            if accepted is ResponseCode.SUCCESS:
-                self.elector.heard_leader()
             self.handler.on_push(token, request, accepted, channel=received.channel)
             if request.type is PushType.COMMIT and self.handler.is_in_step:
                 self.leader_claims.heard_commit(request.wire_version < 1, self.handler.matched_index)
@@ -385,7 +383,8 @@ class DLedgerCore:
         member, is_stopping = self.member, self._stopping.is_requested
         if member.role is not Role.LEADER:
             return ResponseCode.NOT_LEADER
-        if is_stopping or member.successor_id is not None or self.transfer.transferee_id is not None:
+        is_giving = self.transfer.giving is not None and self.transfer.transferee_id is not None
+        if is_stopping or member.successor_id is not None or is_giving:
             return ResponseCode.LEADER_TRANSFERRING
         return None
 
@@ -444,7 +443,7 @@ class DLedgerCore:
                     self.leader_claims.end_repair()
             elif member.config.is_sync:
                 self.leading.holds(member.flushed_index)
-        if member.config.is_sync:
+        if member.config.is_sync and member.ledger_end_index > member.flushed_index:
             self.flusher.wanted()
 
     # -- reads and heartbeats ---------------------------------------------------------------

@@ -61,6 +61,7 @@ class Handlers:
         self._config = config
         self._store = store
         self._embedding = embedding or Embedding()
+        self._is_embedded = embedding is not None
         propose = inside.feed
         if config.entry_times_ms and takes_appends:
             times = EntryTimes(
@@ -163,10 +164,12 @@ class Handlers:
         self._aging.sweep(now_s)
         self.state_digests.sweep(now_s)
 
-    def committed(self) -> None:
+    def committed(self, _committed_index: int) -> None:
         """More entries are known to be committed."""
         self.reads.committed()
         self.machine.committed()
+        if self._is_embedded:
+            self._embedding.committed()
 
     def stop(self) -> None:
         """The member has stopped: answer all who wait."""

@@ -3,7 +3,7 @@
 One member in this process: the core, its driver, and the parts around them::
 
     connections -> RequestRouter -> AppendGate, Reads, or the core
-    core -> Driver -> Node (as L{dledger.core.driver.Surroundings}) -> connections, peers, flush thread
+    core -> Driver -> connections, Peers, AppendGate, Reads, LedgerFlusher
 
 The node makes no decisions: it gathers inputs, passes them on, and answers callers. Its only
 LoopingCall makes the ticks.
@@ -70,7 +70,7 @@ MakeDriver = Callable[[DLedgerCore, Ledger, Terms, Surroundings], Driver]
 
 class Node:
     """
-    Implements L{dledger.core.driver.Surroundings}.
+    Implements L{dledger.core.driver.Surroundings}: what is asked often, its parts do themselves.
 
     @ivar about: informs others about the member.
     @ivar core, driver: the algorithm, to read only, and the driver, which takes every input of it.
@@ -114,6 +114,7 @@ class Node:
         self.seconds = host.clock.seconds
         self._embedding = embedding
         self._peers: Peers | None = None
+        self.send_request: Callable[[fx.SendRequest], None] = _not_connected
         self._server: MemberServer | None = None
         self._next_sweep_s = 0.0
         self.core = DLedgerCore(
@@ -136,9 +137,14 @@ class Node:
             self.status, lambda: self.machine_requests.reported(), lambda: self.has_times,
             lambda: self.handlers.state_digests.reported,
         )
-        self.handlers = Handlers(
+        self.handlers: Handlers = Handlers(
             inside, self.turn, self._belonging, reported=self.about.reported, embedding=embedding
         )
+        self.reply = self.handlers.router.questions.reply
+        self.answer_append = self.handlers.appends.answered
+        self.answer_read = self.handlers.reads.answered
+        self.start_flush = self.flusher.start
+        self.committed = self.handlers.committed
         watch = KeyWatch(keys, f"member {config.self_id}", member_id=config.self_id)
         self._maintenance = MemberMaintenance(inside, host, files.terms, self.handlers, watch, self.log)
 
@@ -158,6 +164,7 @@ class Node:
         """Set the connections; must precede L{start}."""
         self._peers = peers
         self._server = server
+        self.send_request = peers.send
         self._belonging.connect(peers, server)
         peers.follow(self.contacts.addresses)
         self.handlers.snapshots.connect(peers)
@@ -397,10 +404,6 @@ class Node:
 
     # -- Surroundings of the driver -------------------------------------------------------------
 
-    def send_request(self, effect: fx.SendRequest) -> None:
-        assert self._peers is not None
-        self._peers.send(effect.peer_id, effect.request_id, effect.request)
-
     def follow_membership(self, _effect: fx.FollowMembership) -> None:
         self._members_changed()
         if self._peers is not None:
@@ -417,23 +420,6 @@ class Node:
     def note(self, event: str, facts: Mapping[str, object]) -> None:
         """An event on the connections that another party can repeat; for L{MemberServer} and the router."""
         self._reports.report(fx.Report(event=event, facts=facts))
-
-    def reply(self, effect: fx.Reply) -> None:
-        self.handlers.router.questions.reply(effect.token, effect.response)
-
-    def answer_append(self, answer: fx.AnswerAppend) -> None:
-        self.handlers.appends.answered(answer)
-
-    def answer_read(self, answer: fx.AnswerRead) -> None:
-        self.handlers.reads.answered(answer)
-
-    def start_flush(self, effect: fx.FlushLedger) -> None:
-        self.flusher.start(effect)
-
-    def committed(self, committed_index: int) -> None:
-        self.handlers.committed()
-        if self._embedding is not None:
-            self._embedding.committed()
 
     def report(self, report: fx.Report) -> None:
         is_role = report.event == "role-changed"
@@ -459,3 +445,7 @@ class Node:
     def _turn_failed(self, failure: Failure) -> None:
         assert failure.value is not None
         self.broken(failure.value)
+
+
+def _not_connected(_effect: fx.SendRequest) -> None:
+    raise AssertionError("connect first")

@@ -19,7 +19,7 @@ each, perhaps a hundred thousand in a second.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 import attrs
@@ -68,6 +68,7 @@ from protocols.wire.ledger.push import (
 from protocols.wire.ledger.push_layout import (
     APPEND_REQUEST_DECLARATION,
     APPEND_RESPONSE_DECLARATION,
+    BODIES_MAX,
     BODY_LENGTH_DECLARATION,
     KINDS,
     PUSH_REQUEST_DECLARATION,
@@ -91,6 +92,7 @@ from protocols.wire.remoting import (
     encode_answer,
     encode_command,
 )
+from protocols.wire.rest import Rest
 
 #: The request codes of DLedger, by number.
 KNOWN_CODES = {int(code): code for code in RequestCode}
@@ -132,10 +134,11 @@ def not_supported(opaque: int, code: int) -> bytes:
 _APPEND = KINDS[RequestCode.APPEND]
 _APPEND_START = bytes((NATIVE_FIRST_BYTE, FRAME_VERSION, _APPEND, 0))
 _OPAQUE_AND_LENGTH = struct_of(Struct(*FRAME_HEADER_DECLARATION.subcons[4:]))
-_OPAQUE_AT = len(_APPEND_START)
+START_SIZE = _OPAQUE_AT = len(_APPEND_START)
 _BODY_LENGTH = struct_of(BODY_LENGTH_DECLARATION)
 _BODY_LENGTH_SIZE = _BODY_LENGTH.size
-_APPEND_FIXED_SIZE = APPEND_REQUEST_DECLARATION.sizeof()
+_APPEND_TEXTS_AT = FRAME_HEADER_SIZE + APPEND_REQUEST_DECLARATION.sizeof()
+_COUNT = struct_of(Struct(APPEND_REQUEST_DECLARATION.subcons[-1]))
 
 _APPEND_ANSWER = struct_of(Struct(*FRAME_HEADER_DECLARATION.subcons, *APPEND_RESPONSE_DECLARATION.subcons))
 _APPEND_ANSWER_LENGTH = APPEND_RESPONSE_DECLARATION.sizeof()
@@ -180,18 +183,22 @@ class NativeReader:
     """
     Reads the native frames of one connection.
 
-    The appends of one client differ only in their opaque number and body: the bytes between the two are
-    compared with those of the last append, instead of being decoded again. Pushes and their answers differ
-    in their numbers, but not in the ids of group and members.
+    The appends of one client differ only in their opaque number and bodies: the other bytes are compared with
+    those of the last append, instead of being decoded again. Pushes and their answers differ in their
+    numbers, but not in the ids of group and members.
 
-    Invariant: C{_same} is the fixed part and the texts of an append with one body, and C{_like} is their
-    decoded form; both are empty before the first append. The fields for pushes and their answers hold
-    only the texts.
+    @ivar short: by the first L{START_SIZE} bytes of a frame: decodes one that is like the last one, with the
+        result of L{learn}; None for another. @raise WireError: as L{learn}.
+
+    Invariant: C{_append_base} are the bytes before the number of bodies, C{_append_texts} those between this
+    number and their lengths, C{_append_of_one} both and the number 1, and C{_like} is their decoded form;
+    C{_lengths_at} is 0 before the first append.
+    The fields for pushes and their answers hold only the texts.
     """
 
     def __init__(self) -> None:
-        self._same = b""
-        self._body_at = 0
+        self._append_base = self._append_texts = self._append_of_one = b""
+        self._lengths_at = 0
         self._like = AppendRequest()
         self._push_lengths: _Lengths | None = None
         self._push_texts = b""
@@ -200,22 +207,17 @@ class NativeReader:
         self._answer_lengths: _Lengths | None = None
         self._answer_texts = b""
         self._answer_like = PushEntryResponse()
-        self._short = {
+        self.short: dict[bytes, Callable[[bytes], tuple[int, Request | Response] | None]] = {
             _APPEND_START: self._append, _PUSH_START: self._push, _PUSH_ANSWER_START: self._push_answer,
             _APPEND_ANSWER_START: _append_answer,
         }
 
-    def read(self, frame: bytes) -> tuple[int, Request | Response]:
+    def learn(self, frame: bytes) -> tuple[int, Request | Response]:
         """
-        Decode one frame, with the result of L{decode_frame}.
+        Decode one frame as L{decode_frame}, and learn how the next ones like it are decoded.
 
         @raise WireError: not exactly one frame of this format.
         """
-        start = frame[:_OPAQUE_AT]
-        if start in self._short:
-            found = self._short[start](frame)
-            if found is not None:
-                return found
         opaque, message = decode_frame(frame)
         if isinstance(message, AppendRequest):
             self._learn_append(frame, message)
@@ -233,30 +235,37 @@ class NativeReader:
         return opaque, message
 
     def _learn_append(self, frame: bytes, message: AppendRequest) -> None:
-        if len(message.bodies) == 1:
-            self._body_at = len(frame) - len(message.bodies[0])
-            self._same = frame[FRAME_HEADER_SIZE : self._body_at - _BODY_LENGTH_SIZE]
-            assert len(self._same) >= _APPEND_FIXED_SIZE
-            self._like = AppendRequest(
-                group=message.group, remote_id=message.remote_id, local_id=message.local_id,
-                leader_id=message.leader_id, term=message.term, wire_version=message.wire_version,
-            )
+        bodies = message.bodies
+        self._lengths_at = len(frame) - sum(map(len, bodies)) - _BODY_LENGTH_SIZE * len(bodies)
+        self._append_base = frame[FRAME_HEADER_SIZE : _APPEND_TEXTS_AT - _COUNT.size]
+        self._append_texts = frame[_APPEND_TEXTS_AT : self._lengths_at]
+        self._append_of_one = self._append_base + _COUNT.pack(1) + self._append_texts
+        self._like = attrs.evolve(message, bodies=())
 
     def _append(self, frame: bytes) -> tuple[int, AppendRequest] | None:
-        at, size = self._body_at, len(frame)
-        if not at or size < at or frame[FRAME_HEADER_SIZE : at - _BODY_LENGTH_SIZE] != self._same:
+        at, size = self._lengths_at, len(frame)
+        if not at or size < at + _BODY_LENGTH_SIZE:
             return None
         opaque, length = _OPAQUE_AND_LENGTH.unpack_from(frame, _OPAQUE_AT)
-        if (
-            length != size - FRAME_HEADER_SIZE
-            or _BODY_LENGTH.unpack_from(frame, at - _BODY_LENGTH_SIZE)[0] != size - at
+        if length != size - FRAME_HEADER_SIZE:
+            return None
+        if frame.startswith(self._append_of_one, FRAME_HEADER_SIZE):
+            at += _BODY_LENGTH_SIZE
+            if _BODY_LENGTH.unpack_from(frame, at - _BODY_LENGTH_SIZE)[0] != size - at:
+                return None
+            bodies: tuple[bytes, ...] = (frame[at:],)
+        elif (
+            frame.startswith(self._append_base, FRAME_HEADER_SIZE)
+            and frame.startswith(self._append_texts, _APPEND_TEXTS_AT)
         ):
+            (count,) = _COUNT.unpack_from(frame, _APPEND_TEXTS_AT - _COUNT.size)
+            bodies = Rest(frame, at, "native frame").bodies(count, BODIES_MAX)
+        else:
             return None
         like = self._like
         return opaque, AppendRequest(
             group=like.group, remote_id=like.remote_id, local_id=like.local_id,
-            leader_id=like.leader_id, term=like.term, wire_version=like.wire_version,
-            bodies=(frame[at:],),
+            leader_id=like.leader_id, term=like.term, wire_version=like.wire_version, bodies=bodies,
         )
 
     def _push(self, frame: bytes) -> tuple[int, PushEntryRequest] | None:
@@ -488,7 +497,7 @@ class ServerConnection(AnsweringConnection):
             return
         self.unanswered -= 1
         self.unanswered_bytes -= ticket.size
-        self._out += (appended(ticket.opaque, term, index, pos, count),)
+        self._out.append(appended(ticket.opaque, term, index, pos, count))
         if not self._is_flush_asked:
             self._is_flush_asked = True
             self.turn.output(self._flush)
@@ -496,7 +505,7 @@ class ServerConnection(AnsweringConnection):
     def _frames_received(self, frames: list[Frame]) -> WireError | None:
         requests: list[tuple[Ticket, Request]] = []
         refused: list[tuple[Ticket, BodyError]] = []
-        read = self._reader.read
+        learn, short = self._reader.learn, self._reader.short
         broken, left = None, PIECE_PRICE
         try:
             for number, (form, frame) in enumerate(frames):
@@ -504,7 +513,8 @@ class ServerConnection(AnsweringConnection):
                     self._buffer.put_back(frames[number:], taken=number)
                     break
                 if form == _NATIVE:
-                    opaque, message = read(frame)
+                    start = frame[:START_SIZE]
+                    opaque, message = (start in short and short[start](frame)) or learn(frame)
                     if isinstance(message, Request):
                         kind, size = message.kind, len(frame)
                         requests.append((Ticket(opaque, True, kind, size), message))
@@ -521,7 +531,11 @@ class ServerConnection(AnsweringConnection):
             self._sink.requests_received(self, requests)
         for ticket, refusal in refused:
             self._sink.body_refused(self, ticket, refusal)
-        self.regulate()
+        if (
+            self.unanswered > self._few or self.unanswered_bytes > self._few_bytes or self.account.asked_bytes
+            or self.is_congested or self.put_off.is_waiting or not self._is_reading
+        ):
+            self.regulate()
         return broken
 
     def _remoting_frame(
@@ -669,14 +683,15 @@ class ClientConnection(Connection, Generic[_Token]):
     def _frames_received(self, frames: list[Frame]) -> WireError | None:
         answers: list[tuple[_Token, Response]] = []
         failed: list[tuple[_Token, BodyError, RemotingCommand]] = []
-        outstanding = self._outstanding
+        outstanding, short = self._outstanding, self._reader.short
         broken = None
         try:
             for form, frame in frames:
                 if form != _NATIVE:
                     self._remoting_frame(frame, answers, failed)
                     continue
-                opaque, message = self._reader.read(frame)
+                start = frame[:START_SIZE]
+                opaque, message = (start in short and short[start](frame)) or self._reader.learn(frame)
                 if opaque not in outstanding:
                     continue
                 token, kind, _ = outstanding[opaque]

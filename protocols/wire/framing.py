@@ -176,54 +176,65 @@ class FrameBuffer:
         frames: list[Frame] = []
         end = len(data)
         view = memoryview(data)
+        unpack, most = FRAME_HEADER.unpack_from, self._frame_bytes_max
         while at < end:
             if len(frames) >= self._piece_max:
                 self._uncut = data
                 self._at = at
                 self.has_uncut = True
                 break
-            available = end - at
+            # Of a whole frame only its length is looked at.
+            first, available = data[at], end - at
+            if first in REMOTING_FIRST_BYTES and available >= _LEAST_REMOTING:
+                upto = at + LENGTH_WORD_SIZE + int.from_bytes(data[at : at + LENGTH_WORD_SIZE], "big")
+                if _LEAST_REMOTING <= upto - at <= most and upto <= end:
+                    frames.append(Frame("remoting", bytes(view[at + LENGTH_WORD_SIZE : upto])))
+                    at = upto
+                    continue
+            elif first == NATIVE_FIRST_BYTE and available >= FRAME_HEADER_SIZE:
+                _, version, _, _, _, length = unpack(data, at)
+                upto = at + FRAME_HEADER_SIZE + length
+                if version == FRAME_VERSION and length >= 0 and upto - at <= most and upto <= end:
+                    frames.append(Frame("native", bytes(view[at:upto])))
+                    at = upto
+                    continue
             try:
-                start, needed = self._measure(data, at, available)
+                self._needed = self._measure(data, at, available)
             except WireError as error:
                 self._failure = str(error)
                 raise FrameError(self._failure, frames) from None
-            if available < needed:
-                self._needed = needed
-                self.kept = bytearray(view[at:])
-                self.unfinished_serial += 1
-                break
-            whole = bytes(view[at + start : at + needed])
-            frames.append(Frame("remoting" if start else "native", whole))
-            at += needed
+            assert available < self._needed, (available, self._needed)
+            self.kept = bytearray(view[at:])
+            self.unfinished_serial += 1
+            break
         return frames
 
-    def _measure(self, data: bytes | bytearray, at: int, available: int) -> tuple[int, int]:
+    def _measure(self, data: bytes | bytearray, at: int, available: int) -> int:
         """
-        The start of the frame's data, relative to C{at}, and the number of bytes needed to continue: of
-        the whole frame, or of the part that reports its length.
+        The number of bytes that an unfinished frame needs to continue: those of the whole frame, or of the
+        part that reports its length.
 
         @raise WireError: not a frame, or a length out of bounds.
         """
         first = data[at]
         if first == NATIVE_FIRST_BYTE:
             if available < 2:  # the version determines the rest of the header
-                return 0, 2
+                return 2
             if data[at + 1] != FRAME_VERSION:
                 raise WireError(f"native frame: version={data[at + 1]}, known is {FRAME_VERSION}")
             if available < FRAME_HEADER_SIZE:
-                return 0, FRAME_HEADER_SIZE
+                return FRAME_HEADER_SIZE
             length = FRAME_HEADER.unpack_from(data, at)[5]
             if not 0 <= length <= self._frame_bytes_max - FRAME_HEADER_SIZE:
                 raise self._out_of_bounds("native", length, 0, FRAME_HEADER_SIZE)
-            return 0, FRAME_HEADER_SIZE + length
+            return FRAME_HEADER_SIZE + int(length)
         if first in REMOTING_FIRST_BYTES:
             if available < LENGTH_WORD_SIZE:
-                return LENGTH_WORD_SIZE, LENGTH_WORD_SIZE
+                return LENGTH_WORD_SIZE
             length = int.from_bytes(data[at : at + LENGTH_WORD_SIZE], "big")
             if not HEADER_WORD_SIZE <= length <= self._frame_bytes_max - LENGTH_WORD_SIZE:
                 raise self._out_of_bounds("remoting", length, HEADER_WORD_SIZE, LENGTH_WORD_SIZE)
-            return LENGTH_WORD_SIZE, LENGTH_WORD_SIZE + length
+            return LENGTH_WORD_SIZE + length
         if first == TLS_FIRST_BYTE:
             raise WireError("first byte 0x16: TLS on a plain connection")
         raise WireError(f"first byte {first:#04x}: a negative length, or another protocol")

@@ -16,7 +16,7 @@ LEAST_MS = 100
 
 def flushed(pace: FlushPace, now_ms: int, took_ms: int) -> None:
     """A flush ends now."""
-    pace.began(now_ms - took_ms)
+    pace.began_ms = now_ms - took_ms
     pace.ended(now_ms)
 
 
@@ -85,11 +85,11 @@ class PaceTests(SynchronousTestCase):
 
     def test_one_that_does_not_end(self) -> None:
         """It counts while it runs, also when it is the first one, or for long."""
-        self.pace.began(0)
+        self.pace.began_ms = 0
         self.assertIsNone(self.pace.time_ms(FRESH_MS - 1))
         self.assertEqual(self.pace.time_ms(FRESH_MS), FRESH_MS)
         self.pace.ended(FRESH_MS)
-        self.pace.began(FRESH_MS)
+        self.pace.began_ms = FRESH_MS
         self.assertEqual(self.pace.time_ms(5 * FRESH_MS), 4 * FRESH_MS)
 
     def test_knowledge_of_a_peer_ages(self) -> None:
@@ -141,7 +141,7 @@ class PaceTests(SynchronousTestCase):
         """However rare the others are: the process may have been stopped during it."""
         for every_s in (1, 2, 5):
             self.setUp()
-            self.pace.began(0)
+            self.pace.began_ms = 0
             self.pace.ended(100_000)
             found = [
                 second for second in range(0, 120, every_s)

@@ -17,6 +17,7 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
 from dledger.core.driver import Driver
+from dledger.core.state.effects import SendRequest
 from dledger.node.connections.peers import Peers
 from dledger.node.connections.server import MemberServer
 from dledger.node.host import MemberHost, NodeFiles
@@ -205,9 +206,9 @@ class FakePeers(Peers):
         """The member says so at its own address."""
         self._notify(peer_id, response)
 
-    def send(self, peer_id: str, request_id: int, request: Request) -> None:
+    def send(self, effect: SendRequest) -> None:
         """Remember."""
-        self._rig.sent.append((peer_id, request_id, request))
+        self._rig.sent.append((effect.peer_id, effect.request_id, effect.request))
 
     def sweep(self, now_s: float) -> None:
         """Remember."""

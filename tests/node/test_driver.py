@@ -215,7 +215,7 @@ class EffectTests(DriverCase):
 
     def test_every_effect_has_a_runner(self) -> None:
         """None is forgotten."""
-        self.assertEqual(set(self.driver._runners), set(fx.Effect.__subclasses__()))
+        self.assertEqual(set(self.driver._runners_now()), set(fx.Effect.__subclasses__()))
 
     def test_effects_run_in_order(self) -> None:
         """As the core laid them out: the disk before the network."""

@@ -17,6 +17,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
 from dledger.core.state import inputs as ev
+from dledger.core.state.effects import SendRequest
 from dledger.node.connections.greeting import Greeting
 from dledger.node.connections.peers import (
     ASK_AGAIN_S,
@@ -143,14 +144,18 @@ class PeersTestCase(SynchronousTestCase):
         transport.clear()
         return sent_messages(data)
 
+    def send(self, peer_id: str, request_id: int, request: Any) -> None:
+        """As the driver asks for it."""
+        self.peers.send(SendRequest(peer_id=peer_id, request_id=request_id, request=request))
+
 
 class SendTests(PeersTestCase):
     """Every request ends once."""
 
     def test_without_a_connection(self) -> None:
         """Fails, but not before C{send} has returned; nothing is kept for later."""
-        self.peers.send("n1", 5, BEAT)
-        self.peers.send("n1", 6, BEAT)
+        self.send("n1", 5, BEAT)
+        self.send("n1", 6, BEAT)
         self.assertEqual(self.failed, [])
         self.clock.advance(0)
         self.assertEqual(self.failed, [("n1", [(5, "not connected"), (6, "not connected")])])
@@ -160,8 +165,8 @@ class SendTests(PeersTestCase):
     def test_an_answer_names_its_request(self) -> None:
         """With the peer and the request id."""
         connection, transport = self.connect()
-        self.peers.send("n1", 5, BEAT)
-        self.peers.send("n1", 6, BEAT)
+        self.send("n1", 5, BEAT)
+        self.send("n1", 6, BEAT)
         (first, _), (second, _) = self.sent(transport)
         connection.dataReceived(
             remoting_response(HeartBeatResponse(term=2), second)
@@ -198,7 +203,7 @@ class SendTests(PeersTestCase):
         _, transport = self.connect()
         transport.writes.clear()
         for request_id in range(1, 20):
-            self.peers.send("n1", request_id, BEAT)
+            self.send("n1", request_id, BEAT)
         opaques = [opaque for opaque, _ in self.sent(transport)]
         self.assertEqual(opaques, sorted(opaques))
         self.assertEqual(len(transport.writes), 1)
@@ -208,41 +213,41 @@ class SendTests(PeersTestCase):
         vote = VoteRequest(group="default", remote_id="n1", local_id="n0", leader_id="n0", term=3)
         pre_vote = attrs.evolve(vote, pre_vote=True)
         connection, transport = self.connect()
-        self.peers.send("n1", 5, pre_vote)
-        self.peers.send("n1", 6, vote)
+        self.send("n1", 5, pre_vote)
+        self.send("n1", 6, vote)
         ((opaque, message),) = self.sent(transport)
         self.assertNotIn(b"preVote", message.body)
         self.assertEqual([token for token, _ in self.failed[0][1]], [5])
         connection.dataReceived(remoting_response(VoteResponse(wire_version=1), opaque))
-        self.peers.send("n1", 7, pre_vote)
+        self.send("n1", 7, pre_vote)
         self.assertEqual([message for _, message in self.sent(transport)], [pre_vote])
 
     def test_a_lost_connection_fails_its_requests(self) -> None:
         """Fails everything outstanding; the next request does not wait for the next connection."""
         connection, _ = self.connect()
-        self.peers.send("n1", 5, BEAT)
+        self.send("n1", 5, BEAT)
         unplug(connection)
         self.assertEqual(len(self.failed), 1)
         self.assertEqual([token for token, _ in self.failed[0][1]], [5])
-        self.peers.send("n1", 6, BEAT)
+        self.send("n1", 6, BEAT)
         self.clock.advance(0)
         self.assertEqual(self.failed[1], ("n1", [(6, "not connected")]))
 
     def test_answered_in_another_version(self) -> None:
         """Only such an answer is marked: not what was refused, lost, late, or makes no sense."""
         push = PushEntryRequest(group="default", remote_id="n1", local_id="n0", leader_id="n0", term=3)
-        self.peers.send("n1", 4, push)
+        self.send("n1", 4, push)
         connection, transport = self.connect()
         for request_id in (5, 6, 7):
-            self.peers.send("n1", request_id, push)
+            self.send("n1", request_id, push)
         (first, _), (second, _), (third, _) = self.sent(transport)
         for opaque, body in ((first, b"{}}"), (second, PUSH_ANSWERS_0_4[0]), (third, b"")):
             connection.dataReceived(encode_command(RemotingCommand(
                 code=200, opaque=opaque, flag=1, body=body
             )))
-        self.peers.send("n1", 8, push)
+        self.send("n1", 8, push)
         self.peers.sweep(self.clock.seconds() + 3.0)
-        self.peers.send("n1", 9, push)
+        self.send("n1", 9, push)
         unplug(connection)
         self.assertEqual(
             [request_id for _, failed in self.failed for request_id, _ in failed], [4, 5, 6, 7, 8, 9]
@@ -252,7 +257,7 @@ class SendTests(PeersTestCase):
     def test_a_silent_request_times_out(self) -> None:
         """As configured; a silent connection is ended with it."""
         connection, _ = self.connect()
-        self.peers.send("n1", 5, BEAT)
+        self.send("n1", 5, BEAT)
         self.peers.sweep(self.clock.seconds() + 2.9)
         self.assertEqual(self.failed, [])
         self.peers.sweep(self.clock.seconds() + 3.0)
@@ -263,7 +268,7 @@ class SendTests(PeersTestCase):
         """What one does concerns no other."""
         connection, _ = self.connect("n1")
         self.connect("n2")
-        self.peers.send("n2", 5, BEAT)
+        self.send("n2", 5, BEAT)
         unplug(connection)
         self.assertEqual(self.failed, [])
         self.assertEqual(self.peers.connected, {"n1": False, "n2": True})
@@ -279,7 +284,7 @@ class ConnectionTests(PeersTestCase):
         self.assertEqual(command.code, RequestCode.METADATA)
         connection.dataReceived(remoting_response(MetadataResponse(wire_version=1), opaque))
         self.assertEqual((self.answered, self.failed), ([], []))
-        self.peers.send("n1", 5, BEAT)
+        self.send("n1", 5, BEAT)
         ((opaque, message),) = self.sent(transport)
         self.assertEqual(message, BEAT)
         connection.dataReceived(native_response(HeartBeatResponse(term=1), opaque))
@@ -295,7 +300,7 @@ class ConnectionTests(PeersTestCase):
             ((probe, command),) = self.sent(transport)
             asked = decode_request(RequestCode.METADATA, command.body)
             self.assertEqual((asked.group_id, asked.members), ("a" * 32, "n0;n1;n2"))
-            self.peers.send("n1", 5, BEAT)
+            self.send("n1", 5, BEAT)
             ((beat, _),) = self.sent(transport)
             connection.dataReceived(
                 remoting_response(MetadataResponse(wire_version=1, **facts), probe)
@@ -314,7 +319,7 @@ class ConnectionTests(PeersTestCase):
         self.peers.notify_with(lambda peer_id, said: reported.append((peer_id, said, len(self.answered))))
         connection, transport = self.endpoints["n1"].succeed()
         ((probe, _),) = self.sent(transport)
-        self.peers.send("n1", 5, BEAT)
+        self.send("n1", 5, BEAT)
         ((beat, _),) = self.sent(transport)
         said = MetadataResponse(wire_version=1, configuration="x")
         connection.dataReceived(
@@ -355,7 +360,7 @@ class ConnectionTests(PeersTestCase):
         connection, transport = self.endpoints["n1"].succeed()
         ((opaque, _),) = self.sent(transport)
         connection.dataReceived(remoting_response(MetadataResponse(), opaque))
-        self.peers.send("n1", 5, BEAT)
+        self.send("n1", 5, BEAT)
         ((_, command),) = self.sent(transport)
         self.assertEqual(command.code, RequestCode.HEART_BEAT)
 
@@ -367,7 +372,7 @@ class ConnectionTests(PeersTestCase):
         unplug(connection)
         self.clock.advance(RETRY_MAX_S)
         _, transport = self.connect()
-        self.peers.send("n1", 5, BEAT)
+        self.send("n1", 5, BEAT)
         ((_, command),) = self.sent(transport)
         self.assertEqual(command.code, RequestCode.HEART_BEAT)
 
@@ -465,7 +470,7 @@ class ConnectionTests(PeersTestCase):
         connection.dataReceived(native_response(others, opaque))
         self.assertFalse(transport.disconnected)
         self.assertEqual((self.answered, self.failed), ([], []))
-        self.peers.send("n1", 5, BEAT)
+        self.send("n1", 5, BEAT)
         self.sent(transport)
         self.clock.advance(SIGN_OF_LIFE_S)
         self.peers.sweep(2 * SIGN_OF_LIFE_S)

@@ -336,10 +336,8 @@ class LeaderElector:
     def on_heart_beat(self, token: int, request: HeartBeatRequest) -> None:
         """A heartbeat of a leader. The term gate has adopted a higher term."""
         member = self.member
-        code = self.accept_leader(request.leader_id, request.term)
-        if code is ResponseCode.SUCCESS:
-            self.heard_leader(request.heart_beat_interval_ms)
-        elif code is ResponseCode.EXPIRED_TERM and request.wire_version < 1:
+        code = self.accept_leader(request.leader_id, request.term, request.heart_beat_interval_ms)
+        if code is ResponseCode.EXPIRED_TERM and request.wire_version < 1:
             self._java.heard_stray(request, self)
         flags = WIRE_FLAG_DISK_FULL if member.is_full else 0
         flags |= member.peers.pace.flags(member.out.now_ms) | member.peers.machine.flags
@@ -347,10 +345,14 @@ class LeaderElector:
             code=code, group=request.group, term=member.term, wire_version=WIRE_VERSION | flags,
         ))
 
-    def accept_leader(self, leader_id: str | None, term: int) -> ResponseCode:
+    def accept_leader(
+        self, leader_id: str | None, term: int, interval_ms: int | None = None
+    ) -> ResponseCode:
         """
-        Whether C{leader_id} is accepted as leader of C{term}; if so, this member follows it from now on.
+        Whether C{leader_id} is accepted as leader of C{term}; if so, this member follows it from now on, and
+        was heard from it now.
 
+        @param interval_ms: see L{heard_leader}.
         @return: SUCCESS, or UNKNOWN_MEMBER, UNEXPECTED_MEMBER, EXPIRED_TERM, INCONSISTENT_LEADER.
         """
         member = self.member
@@ -368,6 +370,7 @@ class LeaderElector:
         elif member.leader_id != leader_id:
             member.out.report("two-leaders", term=term, known=member.leader_id, other=leader_id)
             return ResponseCode.INCONSISTENT_LEADER
+        self.heard_leader(interval_ms)
         return ResponseCode.SUCCESS
 
     def followed(self) -> None:

@@ -252,12 +252,13 @@ class PendingAppends:
         member, config = self.member, self.member.config
         taken: list[tuple[Proposal, int]] = []
         bodies: list[bytes] = []
-        numbered = NumberedWrite(member)
+        numbered: NumberedWrite | None = None
         for proposal in proposals:
             code, origin = refusal, proposal.origin
             if code is None and not proposal.bodies:
                 code = ResponseCode.REQUEST_WITH_EMPTY_BODYS
             if code is None and origin is not None:
+                numbered = numbered or NumberedWrite(member)
                 answer = numbered.refusal(proposal, origin)
                 if answer is not None:
                     member.out.emit(answer)
@@ -278,7 +279,7 @@ class PendingAppends:
                     continue
             self._bytes += size
             self._requests += proposal.requests
-            if origin is not None:
+            if origin is not None and numbered is not None:
                 numbered.add(origin, len(proposal.bodies), len(bodies))
             taken.append((proposal, size))
             bodies.extend(proposal.bodies)
@@ -287,7 +288,7 @@ class PendingAppends:
             own = taken[0][0].channel
             assert not own or len(bodies) == 1, "one of the log's own entries is alone in its write"
             self._writing = tuple(taken)
-            written, channels = numbered.written(bodies)
+            written, channels = (tuple(bodies), ()) if numbered is None else numbered.written(bodies)
             self._own_in_front = len(written) - len(bodies)
             member.out.write(fx.WriteBodies(
                 first_index=member.ledger_end_index + 1, term=member.term, bodies=written,

@@ -201,8 +201,12 @@ class EntryDispatcher:
             is_batch=entries is not None and entries.count > 1,
         )
         request_id = out.send(self.peer_id, request, self)
-        last_index, size = (-1, 0) if entries is None else (entries.last_index, entries.size)
         is_chunk = type(entries) is EntryChunk
+        if entries is None:
+            last_index, size = -1, 0
+        else:
+            last_index = entries.first_index + entries.count - 1
+            size = entries.size if is_chunk else len(entries.records)
         pushed = self._inflight[request_id] = Inflight(kind, last_index, size, out.now_ms, is_chunk)
         self._inflight_bytes += size
         self._last_push_ms = out.now_ms

@@ -40,7 +40,7 @@ class Flusher:
         self._next_id += 1
         self._is_void = False
         self._last_start_ms = member.out.now_ms
-        member.peers.pace.began(member.out.now_ms)
+        member.peers.pace.began_ms = member.out.now_ms
         member.out.emit(fx.FlushLedger(flush_id=self._under_way, end_index=member.ledger_end_index))
 
     def on_flushed(self, flush_id: int, end_index: int) -> bool:

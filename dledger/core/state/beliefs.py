@@ -54,28 +54,24 @@ class FlushPace:
     that got leadership by a transfer, for any reason, waits for L{SLOW_AGAIN_MS} first.
 
     @ivar _mean_ms: of the last flushes; -1 before the first.
-    @ivar _began_ms: begin of the flush that is under way; None without one.
+    @ivar began_ms: begin of the flush that is under way; None without one.
     @ivar _slow_since_ms: since when each peer has been much faster than this member.
     """
 
     _mean_ms: float = -1.0
-    _began_ms: int | None = None
+    began_ms: int | None = None
     _ended_ms: int = 0
     _reported: dict[str, tuple[float, int]] = attrs.Factory(dict)
     _slow_since_ms: dict[str, int] = attrs.Factory(dict)
     _quiet_until_ms: int = 0
     _looked_ms: int = 0
 
-    def began(self, now_ms: int) -> None:
-        """A flush begins."""
-        self._began_ms = now_ms
-
     def ended(self, now_ms: int) -> None:
         """It has ended."""
-        if self._began_ms is None:
+        if self.began_ms is None:
             return
         # (The process may have been stopped meanwhile.)
-        took_ms, self._began_ms = min(now_ms - self._began_ms, FRESH_MS), None
+        took_ms, self.began_ms = min(now_ms - self.began_ms, FRESH_MS), None
         # Of rare flushes each one counts for more: one that was slow is to be forgotten in L{SLOW_FOR_MS}.
         weight = 1.0 if self._mean_ms < 0 else min(1.0, max(_WEIGHT, (now_ms - self._ended_ms) / FRESH_MS))
         self._mean_ms += weight * (took_ms - self._mean_ms)
@@ -83,7 +79,7 @@ class FlushPace:
 
     def time_ms(self, now_ms: int) -> float | None:
         """The present flush time; None if there was no flush lately. One that does not end counts, too."""
-        running_ms = 0 if self._began_ms is None else now_ms - self._began_ms
+        running_ms = 0 if self.began_ms is None else now_ms - self.began_ms
         known_ms = self._mean_ms if now_ms - self._ended_ms < FRESH_MS else -1.0
         if known_ms < 0 and running_ms < FRESH_MS:
             return None

@@ -294,6 +294,10 @@ def _is_by_member(connection: ServerConnection, request: Request) -> bool:
 PEERS_ONLY = frozenset({RequestCode.VOTE, RequestCode.HEART_BEAT, RequestCode.PUSH})
 
 
+#: Why a request is not heard whose connection was ended for it.
+ENDED = DLedgerError(ResponseCode.ILLEGAL_MEMBER_STATE, reason="the connection was ended")
+
+
 class Claim(Protocol):
     """Claims a connection for a peer, see L{dledger.node.connections.server.MemberServer.claim}."""
 
@@ -317,25 +321,14 @@ class Speakers:
         self._claim = claim
         self._vouches = vouches
 
-    def admit(self, connection: ServerConnection, request: Request, named: str | None) -> bool:
-        """
-        Whether the connection may continue; a connection from a peer is claimed for it.
-
-        @param named: see L{named_by}.
-        """
+    def admit(self, connection: ServerConnection, request: Request) -> bool:
+        """Whether the connection may continue; a connection from a peer is claimed for it."""
         speaker = request.local_id
         if speaker is None and request.kind in PEERS_ONLY:
             speaker = request.leader_id  # DLedger 0.2 names itself only there
-        if speaker is not None and speaker != connection.peer_id and self._members.knows(speaker):
-            is_binding = request.kind is not RequestCode.METADATA
-            if not self._speaks_for(connection, speaker, is_binding=is_binding):
-                return False
-        if named is None or named == connection.peer_id or not self._members.knows(named):
+        if speaker is None or speaker == connection.peer_id or not self._members.knows(speaker):
             return True
-        self._note("claim-refused", {"peer_id": named, "address": connection.address,
-                                     "reason": f"the connection speaks for {connection.peer_id}"})
-        connection.abort(f"{request.kind.name} in the name of {named}")
-        return False
+        return self._speaks_for(connection, speaker, is_binding=request.kind is not RequestCode.METADATA)
 
     def is_greeting(self, connection: ServerConnection, request: MetadataRequest) -> bool:
         """Whether a member speaks for itself; not if another connection is taken for that member."""
@@ -356,17 +349,23 @@ class Speakers:
         connection.abort(f"not taken for {peer_id}: {reason}")
         return False
 
-    def refusal_for_core(
-        self, connection: ServerConnection, request: Request, named: str | None
-    ) -> DLedgerError | None:
+    def refusal_for_core(self, connection: ServerConnection, request: Request) -> DLedgerError | None:
         """
         Why the core does not hear a request: a binding one comes in the name of a member that is not present
-        (L{Peers.vouches}), or its sender may not change the group.
+        (L{Peers.vouches}), or its sender may not change the group. A connection from a peer is claimed for
+        it.
 
         Otherwise whoever speaks for a member that is down could depose leaders, or seem to lead for ever.
 
-        @param named: see L{named_by}.
+        @return: L{ENDED}: it claimed to be another member, and was aborted.
         """
+        named, peer_id = None, connection.peer_id
+        if request.kind in PEERS_ONLY:
+            named = request.leader_id
+        elif isinstance(request, LeadershipTransferRequest) and request.transfer_id != self._self_id:
+            named = request.transfer_id
+        if (peer_id is None or request.local_id != peer_id) and not self.admit(connection, request):
+            return ENDED
         if named is None:
             refusal = self._access.refusal_of_change(connection, request)
             if refusal is None and isinstance(request, MembershipRequest) and not request.is_dry:
@@ -376,17 +375,14 @@ class Speakers:
                     "configuration": self._members.membership.index,
                 })
             return refusal
+        if named != connection.peer_id and self._members.knows(named):
+            self._note("claim-refused", {"peer_id": named, "address": connection.address,
+                                         "reason": f"the connection speaks for {connection.peer_id}"})
+            connection.abort(f"{request.kind.name} in the name of {named}")
+            return ENDED
         if (type(request) is VoteRequest and request.pre_vote) or self._vouches(named):
             return None
         if self._members.knows(named):
             self._note("sender-absent", {"sender_id": named, "kind": request.kind.name,
                                          "address": connection.address})
         return DLedgerError(ResponseCode.ILLEGAL_MEMBER_STATE)
-
-    def named_by(self, request: Request) -> str | None:
-        """The member in whose name a request is binding; None if it binds nobody."""
-        if request.kind in PEERS_ONLY:
-            return request.leader_id
-        if isinstance(request, LeadershipTransferRequest) and request.transfer_id != self._self_id:
-            return request.transfer_id
-        return None

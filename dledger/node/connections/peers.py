@@ -32,6 +32,7 @@ from twisted.internet.interfaces import (
 from twisted.internet.protocol import Factory
 from twisted.logger import Logger
 
+from dledger.core.state.effects import SendRequest
 from dledger.core.state.inputs import PeerConnected, RequestFailed, ResponseReceived
 from dledger.node.connections.greeting import Greeting
 from dledger.node.connections.redial import Redial
@@ -151,14 +152,25 @@ class Peers:
         for peer in self._peers.values():
             peer.abort(reason)
 
-    def send(self, peer_id: str, request_id: int, request: Request) -> None:
-        """Send a request after the earlier ones; C{answered} or C{failed} is called later."""
-        if peer_id in self._peers:
-            self._peers[peer_id].send(request_id, request)
+    def send(self, effect: SendRequest) -> None:
+        """Send a request of the core after the earlier ones; its outcome is fed later."""
+        peer = self._peers.get(effect.peer_id)
+        if peer is None:
+            if not self._strays:
+                self._turn.work(self._notify_strays)
+            self._strays.append((effect.peer_id, effect.request_id))
             return
-        if not self._strays:
-            self._turn.work(self._notify_strays)
-        self._strays.append((peer_id, request_id))
+        connection, request, peer.was_used = peer.connection, effect.request, True
+        if connection is None:
+            peer.refuse(effect.request_id, "not connected")
+        elif (
+            type(request) is VoteRequest and request.pre_vote
+            and not connection.is_native and connection.peer_wire_version < 1
+        ):
+            # Java would count this as a vote, and the peer may be another program than before.
+            peer.refuse(effect.request_id, "the peer has not advertised pre-votes on this connection")
+        elif not connection.ask(request, effect.request_id):
+            peer.refuse(effect.request_id, "too many requests are outstanding, or too many bytes unsent")
 
     def ask(self, peer_id: str, request: Request) -> Deferred[Response]:
         """
@@ -186,8 +198,8 @@ class Peers:
         Whether a message in the name of C{peer_id} may be its own: its address answers this member. If it
         does not, a new attempt to reach it begins soon. A member whose address is not known passes.
         """
-        peer = self._peers[peer_id] if peer_id in self._peers else None
-        return peer is None or peer.is_present or peer.hurry()
+        peer = self._peers.get(peer_id)
+        return peer is None or peer.is_present() or peer.hurry()
 
     def sweep(self, now_s: float) -> None:
         """Fail overdue requests, end silent connections, keep idle ones alive. Called regularly."""
@@ -209,7 +221,9 @@ class _Peer(Factory):
     """
     One peer: the way to it, and the current connection.
 
-    Invariant: C{_connection} is the newest connection, and None once it is lost.
+    Invariant: C{connection} is the newest connection, and None once it is lost.
+
+    @ivar was_used: whether it was asked anything since the last sweep.
     """
 
     log = Logger()
@@ -234,13 +248,13 @@ class _Peer(Factory):
         self._turn = turn
         self._feed = feed
         self._is_foreign = False
-        self._connection: ClientConnection[int] | None = None
+        self.connection: ClientConnection[int] | None = None
         self._refused: list[tuple[int, str]] = []
         self._probed_s = 0.0
         self._heard_s = self._swept_s = 0.0
         self._asked_again_s = -ASK_AGAIN_S
         self._is_to_ask = False
-        self._was_used = False
+        self.was_used = False
         self._asked: dict[int, Deferred[Response]] = {}
         self._last_token = SIGN_OF_LIFE
         self.reported: MetadataResponse | None = None
@@ -248,11 +262,10 @@ class _Peer(Factory):
 
     @property
     def is_connected(self) -> bool:
-        return self._connection is not None
+        return self.connection is not None
 
-    @property
     def is_present(self) -> bool:
-        connection = self._connection
+        connection = self.connection
         if connection is None or self._redial.unheard:
             return False
         now_s = self._turn.seconds()
@@ -275,30 +288,17 @@ class _Peer(Factory):
         return self._redial.stop()
 
     def abort(self, reason: str) -> None:
-        if self._connection is not None:
-            self._connection.abort(reason)
+        if self.connection is not None:
+            self.connection.abort(reason)
 
     def buildProtocol(self, addr: IAddress | None) -> ClientConnection[int]:
         connection: ClientConnection[int] = ClientConnection(self, self._turn, wire=self._config.wire)
         connection.factory = self
         return connection
 
-    def send(self, request_id: int, request: Request) -> None:
-        connection, self._was_used = self._connection, True
-        if connection is None:
-            self._refuse(request_id, "not connected")
-        elif (
-            type(request) is VoteRequest and request.pre_vote
-            and not connection.is_native and connection.peer_wire_version < 1
-        ):
-            # Java would count this as a vote, and the peer may be another program than before.
-            self._refuse(request_id, "the peer has not advertised pre-votes on this connection")
-        elif not connection.ask(request, request_id):
-            self._refuse(request_id, "too many requests are outstanding, or too many bytes unsent")
-
     def ask(self, request: Request) -> Deferred[Response]:
         self._last_token -= 1
-        token, connection, self._was_used = self._last_token, self._connection, True
+        token, connection, self.was_used = self._last_token, self.connection, True
         if connection is None:
             return _no_answer("not connected")
         if not connection.ask(request, token):
@@ -310,7 +310,8 @@ class _Peer(Factory):
         waiter = self._asked[token] = Deferred(forget)
         return waiter
 
-    def _refuse(self, request_id: int, reason: str) -> None:
+    def refuse(self, request_id: int, reason: str) -> None:
+        """A request was not sent."""
         if not self._refused:
             # Reported at the end of the turn, because the sender is in the middle of a step.
             self._turn.work(self._notify_refused)
@@ -336,14 +337,14 @@ class _Peer(Factory):
 
     def sweep(self, now_s: float) -> None:
         self._swept_s = now_s
-        connection = self._connection
+        connection = self.connection
         if connection is None:
             return
         connection.sweep(now_s, self._config.rpc_time_out_ms / 1000)
         if self._is_to_ask:
             self.ask_again()
-        if self._was_used:
-            self._was_used = False
+        if self.was_used:
+            self.was_used = False
             self._probed_s = now_s
         wait_s = SIGN_OF_LIFE_S if connection.peer_wire_version >= 1 else IDLE_S / 2
         if now_s - self._probed_s >= wait_s and not connection.is_lost:
@@ -351,8 +352,8 @@ class _Peer(Factory):
 
     def greet(self) -> None:
         """The members of the group are others: inform the peer, which may not know this member yet."""
-        if self._connection is not None:
-            self._probe(self._connection, is_sign_of_life=False)
+        if self.connection is not None:
+            self._probe(self.connection, is_sign_of_life=False)
 
     def ask_again(self) -> None:
         """A caller in its name seems to have a later list."""
@@ -374,7 +375,7 @@ class _Peer(Factory):
     # -- AnswerSink of the connection --------------------------------------------------------
 
     def connected(self, connection: ClientConnection[int]) -> None:
-        previous, self._connection = self._connection, connection
+        previous, self.connection = self.connection, connection
         if previous is not None:
             previous.abort("there is a newer connection")
         if self._redial.connected():
@@ -463,8 +464,8 @@ class _Peer(Factory):
         )
 
     def connection_lost(self, connection: ClientConnection[int], reason: str) -> None:
-        if self._connection is connection:
-            self._connection = None
+        if self.connection is connection:
+            self.connection = None
             self._greeting.lost(self._peer_id)
             if not self._redial.lost():
                 return  # only the end of the first of them is logged

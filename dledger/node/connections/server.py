@@ -28,6 +28,7 @@ from protocols.budgets import Budgets
 from protocols.connection import TLS_LOSS
 from protocols.ledger.connection import RequestSink, ServerConnection
 from protocols.ledger.interfaces import Ticket
+from protocols.socket_set import SocketSet
 from protocols.turn import Turn
 from protocols.wire.errors import BodyError, WireError
 
@@ -72,6 +73,7 @@ class MemberServer(ListeningSide[ServerConnection]):
         super().__init__(turn, connections_max=connections_max, share_percent=share_percent)
         self.budgets = budgets if budgets is not None else Budgets()
         self._sink = sink
+        self._sockets = SocketSet(turn)
         #: See L{RequestSink.requests_received}.
         self.requests_received = sink.requests_received
         self._note = note
@@ -113,6 +115,7 @@ class MemberServer(ListeningSide[ServerConnection]):
         connection.peer_id = peer_id
         self._by_peer[peer_id], self._heard_s[peer_id] = connection, now_s
         self.clients.leave(connection)
+        self._sockets.give_back(connection.transport)
         connection.was_heard()  # from now on
         self._note("peer-connected", {"peer_id": peer_id, "address": connection.address})
         return True
@@ -148,6 +151,7 @@ class MemberServer(ListeningSide[ServerConnection]):
 
     def connected(self, connection: ServerConnection) -> None:
         super().connected(connection)
+        self._sockets.take(connection.transport)
         self._sink.connected(connection)
 
     def body_refused(self, connection: ServerConnection, ticket: Ticket, error: BodyError) -> None:

@@ -123,16 +123,25 @@ class AppendGate:
         self._pending: dict[int, list[_Claim]] = {}
         self._proposed_s: dict[int, float] = {}
 
-    def append_for(self, connection: ServerConnection, ticket: Ticket, bodies: tuple[bytes, ...]) -> None:
-        """Append for a request on a connection."""
-        count = len(bodies)
-        if count == 1:
+    def append_for(
+        self, connection: ServerConnection | None, ticket: Ticket | None, bodies: tuple[bytes, ...],
+        waiter: Deferred[AppendResult] | None = None,
+    ) -> None:
+        """Append for a request on a connection. @param waiter: of a local caller."""
+        if len(bodies) == 1:
             size = len(bodies[0])
             self._bodies.append(bodies[0])
         else:
             size = sum(map(len, bodies))
-            self._bodies.extend(bodies)
-        self._take(_Claim(connection, ticket, None, count, size))
+            self._bodies += bodies
+        self._claims.append(_Claim(connection, ticket, waiter, len(bodies), size))
+        self._bytes += size
+        if len(self._bodies) >= self._shared_count_max or self._bytes >= SHARED_BYTES_MAX:
+            self._seal()
+            if self._turn_bytes >= TURN_BYTES_MAX:
+                self._end_of_turn()
+        if not self._is_end_asked:
+            self._ask_end()
 
     def append_if(
         self, connection: ServerConnection, ticket: Ticket, bodies: tuple[bytes, ...], expected_end: int
@@ -174,8 +183,7 @@ class AppendGate:
     def append(self, bodies: tuple[bytes, ...]) -> Deferred[AppendResult]:
         """Append for a local caller. Cancelling stops the wait, not the append."""
         waiter: Deferred[AppendResult] = Deferred(lambda _: None)
-        self._bodies.extend(bodies)
-        self._take(_Claim(None, None, waiter, len(bodies), sum(map(len, bodies))))
+        self.append_for(None, None, bodies, waiter)
         return waiter
 
     def append_own(self, channel: int, body: bytes) -> Deferred[AppendResult]:
@@ -189,20 +197,10 @@ class AppendGate:
         self._propose(AppendProposed((Proposal(token=token, bodies=(body,), channel=channel),)))
         return waiter
 
-    def _take(self, claim: _Claim) -> None:
-        self._claims.append(claim)
-        self._bytes += claim.size
-        if len(self._bodies) >= self._shared_count_max or self._bytes >= SHARED_BYTES_MAX:
-            self._seal()
-            if self._turn_bytes >= TURN_BYTES_MAX:
-                self._end_of_turn()
-        if not self._is_end_asked:
-            self._ask_end()
-
     def _ask_end(self) -> None:
         if not self._is_end_asked:
             self._is_end_asked = True
-            (self._at_end_of_turn if self._pending else self._at_end_of_read)(self._asked_end)
+            (self._at_end_of_turn if self._pending else self._at_end_of_read)(self._end_of_turn)
 
     def _seal(self, expected_end: int | None = None, origin: Origin | None = None) -> None:
         """Close the open proposal."""
@@ -217,11 +215,8 @@ class AppendGate:
         self._claims = []
         self._bytes = 0
 
-    def _asked_end(self) -> None:
-        self._is_end_asked = False
-        self._end_of_turn()
-
     def _end_of_turn(self) -> None:
+        self._is_end_asked = False
         if self._bodies or self._claims:
             self._seal()
         if self._proposals:

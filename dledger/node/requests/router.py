@@ -38,7 +38,7 @@ import attrs
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from dledger.core.state.effects import Report
+from dledger.core.state.effects import Reply, Report
 from dledger.core.state.inputs import (
     Input,
     Origin,
@@ -47,7 +47,7 @@ from dledger.core.state.inputs import (
     RequestAbandoned,
     RequestReceived,
 )
-from dledger.node.connections.access import PEERS_ONLY, Access, Claim, Refuse, Speakers
+from dledger.node.connections.access import ENDED, PEERS_ONLY, Access, Claim, Refuse, Speakers
 from dledger.node.connections.greeting import Greeting
 from dledger.node.reporting.status import count
 from dledger.node.requests.about import Reported
@@ -156,8 +156,9 @@ class CoreQuestions:
         self._feed(RequestReceived(token=token, request=request))
         return waiter
 
-    def reply(self, token: int, response: Response) -> None:
+    def reply(self, effect: Reply) -> None:
         """Pass on the core's answer; an unknown token is ignored."""
+        token, response = effect.token, effect.response
         if token not in self._questions:
             if token in self._callers:
                 self._callers.pop(token).callback(response)
@@ -196,14 +197,17 @@ NO_APPENDS = -1
 
 
 class AppendRequests:
-    """Judges the requests that append, and hands them to the append gate or the state machine."""
+    """
+    Judges the requests that append, and hands them to the append gate or the state machine.
+
+    @ivar body_bytes_max: longest body, or L{NO_APPENDS}.
+    """
 
     def __init__(
         self, appends: AppendGate, machine: MachineRequests, refuse: Refuse,
         report: Callable[[Report], None], body_bytes_max: int, owner_of: Callable[[ServerConnection], str],
     ) -> None:
         """
-        @param body_bytes_max: longest body, or L{NO_APPENDS}.
         @param owner_of: of a connection, see L{protocols.wire.ledger.owners}.
         """
         self._owner_of = owner_of
@@ -211,7 +215,7 @@ class AppendRequests:
         self._machine = machine
         self._refuse = refuse
         self._report = report
-        self._body_bytes_max = body_bytes_max
+        self.body_bytes_max = body_bytes_max
 
     def append_if(self, connection: ServerConnection, ticket: Ticket, request: AppendIfRequest) -> None:
         """Append if the log ends where the client expects."""
@@ -247,21 +251,21 @@ class AppendRequests:
     def may_append(self, bodies: tuple[bytes, ...]) -> bool:
         """Whether these bodies may be appended: there is one, and none is too long."""
         if len(bodies) == 1:
-            return len(bodies[0]) <= self._body_bytes_max
-        return bool(bodies) and max(map(len, bodies)) <= self._body_bytes_max
+            return len(bodies[0]) <= self.body_bytes_max
+        return bool(bodies) and max(map(len, bodies)) <= self.body_bytes_max
 
     def refuse(
         self, connection: ServerConnection, ticket: Ticket, request: Request, bodies: tuple[bytes, ...]
     ) -> None:
         """Refuse a request whose bodies L{may_append} does not allow."""
-        if self._body_bytes_max == NO_APPENDS:
+        if self.body_bytes_max == NO_APPENDS:
             error = DLedgerError(
                 ResponseCode.UNSUPPORTED, reason="a broker alone appends to this log: send it messages"
             )
         elif bodies:
             longest = max(map(len, bodies))
             self._report(Report(event="append-too-large", facts={
-                "body_bytes": longest, "body_bytes_max": self._body_bytes_max, "address": connection.address,
+                "body_bytes": longest, "body_bytes_max": self.body_bytes_max, "address": connection.address,
             }))
             error = DLedgerError(ResponseCode.UNEXPECTED_ARGUMENT, body_bytes=longest)
         elif ticket.is_native:
@@ -392,7 +396,7 @@ class RequestRouter:
                 self._counters.client_requests += number
             if not (connection.account.is_proven or self._is_settled(connection, requests)):
                 return
-            for_core = self._answered(connection, requests, is_running=not self._inside.driver.is_stopped)
+            for_core = self._answered(connection, requests)
             if for_core:
                 self.questions.ask(connection, for_core)
         except Exception as error:
@@ -400,30 +404,36 @@ class RequestRouter:
             self._inside.reporter.broken(error)
 
     def _answered(
-        self, connection: ServerConnection, requests: list[tuple[Ticket, Request]], *, is_running: bool
+        self, connection: ServerConnection, requests: list[tuple[Ticket, Request]]
     ) -> list[tuple[Ticket, Request]]:
         """Answer requests, or refuse them. @return: those for the core; none if the connection ends."""
         for_core: list[tuple[Ticket, Request]] = []
         self_id, group, append_for = self._self_id, self._group, self._append_for
+        is_stopped, appends = self._inside.driver.is_stopped, self._appends
+        body_max = appends.body_bytes_max
         for ticket, request in requests:
-            if request.remote_id != self_id or request.group != group or not is_running:
+            if request.remote_id != self_id or request.group != group or is_stopped:
                 self._refuse_stranger(connection, ticket, request)
             elif type(request) is AppendRequest:
-                if self._appends.may_append(request.bodies):
-                    append_for(connection, ticket, request.bodies)
+                bodies = request.bodies
+                if len(bodies) == 1 and len(bodies[0]) <= body_max or appends.may_append(bodies):
+                    append_for(connection, ticket, bodies)
                 else:
-                    self._appends.refuse(connection, ticket, request, request.bodies)
+                    appends.refuse(connection, ticket, request, bodies)
             elif type(request) in self._of_clients:
                 self._of_clients[type(request)](connection, ticket, request)
-            elif not self._speakers.admit(connection, request, named := self._speakers.named_by(request)):
-                return []  # the connection was refused, and with it the rest of its requests
             elif type(request) in self._of_members:
-                if not self._of_members[type(request)](connection, ticket, request):
-                    return []
-            elif (refusal := self._speakers.refusal_for_core(connection, request, named)) is not None:
-                self._refuse(connection, ticket, request, refusal)
-            else:
+                if not (
+                    self._speakers.admit(connection, request)
+                    and self._of_members[type(request)](connection, ticket, request)
+                ):
+                    return []  # the connection was refused, and with it the rest of its requests
+            elif (refusal := self._speakers.refusal_for_core(connection, request)) is None:
                 for_core.append((ticket, request))
+            elif refusal is ENDED:
+                return []
+            else:
+                self._refuse(connection, ticket, request, refusal)
         return for_core
 
     def _is_settled(
@@ -441,7 +451,7 @@ class RequestRouter:
         is_of_client = type(first) in self._of_clients or isinstance(first, AppendRequest)
         if not (
             is_of_client or self._places.has_place(connection)
-            or self._speakers.admit(connection, first, self._speakers.named_by(first))
+            or self._speakers.admit(connection, first)
         ):
             return False
         reason = "" if connection.peer_id is not None else self._places.no_place(connection)

@@ -21,6 +21,7 @@ Term and index say which belong together.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 import attrs
 
@@ -163,36 +164,31 @@ class TracedDriver(Driver):
     ) -> None:
         super().__init__(core, ledger, terms, around)
         self._trace = trace
-        self._happened: ev.Input | None = None
-        self._answer_append = around.answer_append
-        self._runners[fx.AnswerAppend] = self._answer
-        self._start_flush = around.start_flush
-        self._runners[fx.FlushLedger] = self._flush
+
+    def _runners_now(self) -> dict[type[fx.Effect], Callable[..., ev.Input | None]]:
+        runners = super()._runners_now()
+        return {**runners, fx.AnswerAppend: self._answer, fx.FlushLedger: self._flush}
 
     def feed(self, *happened: ev.Input) -> None:
         if not self.is_stopped:
             for one in happened:
                 if isinstance(one, ev.AppendProposed):
                     self._trace.proposed(one)
+                elif isinstance(one, ev.EntriesFlushed):
+                    self._trace.flushed()
         super().feed(*happened)
 
     def stop(self) -> None:
         super().stop()
         self._trace.stop()
 
-    def _step(self, happened: ev.Input) -> None:
-        self._happened = happened
-        if isinstance(happened, ev.EntriesFlushed):
-            self._trace.flushed()
-        super()._step(happened)
-
     def _answer(self, effect: fx.AnswerAppend) -> None:
         self._trace.answered(effect)
-        self._answer_append(effect)
+        self._around.answer_append(effect)
 
     def _write_bodies(self, effect: fx.WriteBodies) -> ev.Input:
         trace, count = self._trace, len(effect.bodies)
-        root = None if self._happened is None else trace.root_of(self._happened)
+        root = None if self.happened is None else trace.root_of(self.happened)
         span = trace.begin("write", {
             "first_index": effect.first_index, "count": count, "term": effect.term,
             "bytes": sum(map(len, effect.bodies)),
@@ -233,7 +229,7 @@ class TracedDriver(Driver):
 
     def _flush(self, effect: fx.FlushLedger) -> None:
         self._trace.flushing(effect.end_index)
-        self._start_flush(effect)
+        self._around.start_flush(effect)
 
     def _record_commit(self, effect: fx.RecordCommit) -> None:
         self._trace.committed(effect.committed_index)

@@ -90,11 +90,6 @@ class OpenLedger:
         )
 
     @property
-    def proven_chain_crc(self) -> int | None:
-        """C{chainCrc} of the last record; None if nothing vouches for it."""
-        return self.chain_crc if self.is_end_proven else None
-
-    @property
     def end(self) -> End:
         """Where it ends now."""
         return End(index=self.end_index, term=self.end_term, position=self.end_position)

@@ -48,7 +48,7 @@ from dledger.storage.store.scrub import SegmentScrub
 from dledger.storage.store.state_keeper import StateKeeper
 from dledger.storage.store.store_cuts import StoreCuts, StoreParts
 from dledger.storage.store.store_flush import StoreFlush
-from dledger.storage.store.store_reads import StoreReads
+from dledger.storage.store.store_reads import PIECE_BYTES, StoreReads
 from dledger.storage.store.store_room import DeletedSegment, StoreRoom
 from dledger.values.errors import DamagedEntryError, DLedgerError, StoreError
 from dledger.values.ledger.chunks import ChunkSum
@@ -325,7 +325,10 @@ class FileStore:
         )
         self._write(first, term, layout)
         whole = EntryBatch(first_index=first, count=len(bodies), term=term, records=layout.records)
-        self._reads.remember(whole, bodies)
+        if len(layout.records) <= PIECE_BYTES:
+            self._reads.batches.add(whole)
+        else:
+            self._reads.batches.add_written(whole, [ENTRY_HEADER_SIZE + len(body) for body in bodies])
         ledger.stamps.written()
         return tuple(layout.positions)
 
@@ -346,15 +349,16 @@ class FileStore:
                                first_index=entries.first_index, ledger_end_index=ledger.end_index)
         layout = CHECKS[type(entries)](
             entries, first_index=first, last_term=ledger.end_term, end_position=ledger.end_position,
-            previous_chain_crc=ledger.proven_chain_crc, file_size=self._data.file_size,
+            previous_chain_crc=ledger.chain_crc if ledger.is_end_proven else None,
+            file_size=self._data.file_size,
         )
         terms = layout.terms
         self._write(first, terms[-1][1] if terms else ledger.end_term, layout)
         one_term = not terms or (len(terms) == 1 and terms[0][0] == first)
         if one_term and layout.sums is None:
-            self._reads.remember(entries)
+            self._reads.batches.add(entries)
         else:
-            self._reads.forget_batches()
+            self._reads.batches.clear()
 
     def _write(self, first: int, term: int, layout: Layout, *, lists: bool = True) -> None:
         """@param lists: list configuration entries before; then all is durable on return."""

@@ -89,8 +89,10 @@ class StoreFlush:
         if not ledger.data.dirty and not self._checkpoint_due:
             return None
         is_sync = ledger.config.is_sync
-        job = LedgerFlush(epoch=ledger.epoch, end=ledger.end, end_index=ledger.end_index)
-        job.add_files(ledger.data)
+        end = End(index=ledger.end_index, term=ledger.end_term, position=ledger.end_position)
+        job = LedgerFlush(
+            epoch=ledger.epoch, end=end, end_index=end.index, steps=ledger.data.begin_flush()
+        )
         if self._checkpoint_due or not is_sync:
             job.add_files(ledger.index)
             job.index_end_position = job.end.position

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
 
 from dledger.storage.files.records import DamagedRecord, Layout, Walk, walk_records
 from dledger.storage.start.open_ledger import MarkWriter, OpenLedger
@@ -143,9 +142,6 @@ class RecentBatches:
         A long batch is stored in pieces: only whole batches are given out, and the proposals of one
         turn may exceed the size of a push.
         """
-        if len(batch.records) <= PIECE_BYTES:
-            self.add(batch)
-            return
         start = end = done = 0
         for number, size in enumerate(sizes, 1):
             end += size
@@ -243,7 +239,7 @@ class StoreReads:
 
     def written(self, layout: Layout, first_index: int, term_before: int) -> None:
         """
-        Entries were written after the last one; L{remember} or L{forget_batches} follows.
+        Entries were written after the last one; then C{batches} get them, or forget all.
 
         @param term_before: of the entry before C{first_index}; -1 if there is none.
         """
@@ -251,21 +247,6 @@ class StoreReads:
             self.recent.reset(first_index + layout.entries)
             return
         self.recent.extend(layout.positions, layout.terms, term_before)
-
-    def remember(self, batch: EntryBatch, bodies: Sequence[bytes] = ()) -> None:
-        """
-        The entries that were written are this batch, of one term.
-
-        @param bodies: of its records; without them, the batch is remembered in one piece.
-        """
-        if bodies and len(batch.records) > PIECE_BYTES:
-            self.batches.add_written(batch, [ENTRY_HEADER_SIZE + len(body) for body in bodies])
-        else:
-            self.batches.add(batch)
-
-    def forget_batches(self) -> None:
-        """The bytes written last are not to be remembered."""
-        self.batches.clear()
 
     def cut(self, next_index: int) -> None:
         """C{next_index} and the entries after it are gone."""

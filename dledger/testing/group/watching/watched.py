@@ -115,6 +115,7 @@ class WatchedDriver(Driver):
         member.core = core
         member.ledger = cast("FileStore", ledger)
         super().__init__(self, ledger, WatchedTerms(terms, member), WatchedAround(around, self))
+        self.stepped = self._settled
 
     def listen_for(self, request: Request, done: Callable[[Response], None]) -> None:
         """When a request comes that equals C{request}, C{done} gets the answer to it."""
@@ -210,8 +211,7 @@ class WatchedDriver(Driver):
             member.records.look()
             member.world.groups.check_state(member.world.invariants, member)
 
-    def _step(self, happened: ev.Input) -> None:
-        super()._step(happened)
+    def _settled(self) -> None:
         if self._inbox and isinstance(self._inbox[0], ev.StoreFailed):
             return
         if not (self.is_stopped or self.member.is_dying or self.why_mute):  # a mute one: its messages alone
@@ -270,11 +270,9 @@ class WatchedAround:
         self._member = driver.member
         self.seconds = around.seconds
         self.continue_later = around.continue_later
-        self.committed = around.committed
         self.follow_membership = around.follow_membership
         self.stop_member = around.stop_member
         self.broken = around.broken
-        self.start_flush = around.start_flush
 
     def report(self, report: fx.Report) -> None:
         if not self._member.is_dying:
@@ -308,6 +306,12 @@ class WatchedAround:
                 )
             self._driver.heard(token, response)
         self._around.reply(effect)
+
+    def start_flush(self, effect: fx.FlushLedger) -> None:
+        self._around.start_flush(effect)
+
+    def committed(self, committed_index: int) -> None:
+        self._around.committed(committed_index)
 
     def answer_append(self, answer: fx.AnswerAppend) -> None:
         if not self._member.is_dying:
