@@ -10,6 +10,7 @@ import attrs
 from twisted.internet.address import IPv4Address
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.rocketmq.answering.refusals import Code
 from dledger.rocketmq.broker.producing.send_properties import (
     broker_properties,
     plain_properties,
@@ -17,7 +18,7 @@ from dledger.rocketmq.broker.producing.send_properties import (
     waits,
 )
 from dledger.rocketmq.metadata.tables import TopicConfig
-from protocols.wire.remoting import RemotingCommand, encode_command
+from protocols.wire.remoting import RemotingCommand, decode_command, encode_command
 from tests.broker.put_support import WALL_MS
 from tests.broker.send_support import Client, Sending, send_of
 from tests.broker.support import log_bytes
@@ -185,6 +186,18 @@ class PlainSendsTests(SynchronousTestCase):
                 self.same(twins, answers)
         self.assertGreater(twins.puts, 500)
         self.assertGreater(len(twins.short.stored()), twins.puts)
+
+    def test_longest(self) -> None:
+        """A message that just fits into a file takes the short road; one more byte is refused on both."""
+        twins = self.made(store={"mapped_file_size_commit_log": 4096})
+        size, code = 3700, 0
+        while not code:
+            size += 1
+            answers = twins.send(java(opaque=size, body=bytes(size)))
+            self.same(twins, answers)
+            code = decode_command(answers[1][0][4:]).code
+        self.assertEqual((code, twins.puts), (Code.MESSAGE_ILLEGAL, size - 3701))
+        self.assertGreater(twins.puts, 10)
 
     def test_order(self) -> None:
         """What is plain and what is not are stored in the order in which they came."""

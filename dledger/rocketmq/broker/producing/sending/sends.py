@@ -58,8 +58,7 @@ from dledger.rocketmq.broker.producing.topic_checks import DLQ_PREFIX
 from dledger.rocketmq.metadata.tables import RETRY_PREFIX
 from dledger.rocketmq.replication.put_status import PutStatus
 from dledger.rocketmq.store.records.plain_records import PlainForm, PlainMessage
-from dledger.rocketmq.store.records.records import NewMessage
-from dledger.rocketmq.store.records.store_config import RECORD_OVERHEAD_MAX
+from dledger.rocketmq.store.records.records import MIN_BLANK_SIZE, NewMessage
 from protocols.rocketmq.broker import AnySend, BrokerConnection
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.errors import WireError
@@ -353,9 +352,10 @@ class PlainSends:
         self._added = rules.added
         self._ids = ids
         self._own = inside.own
-        # A shorter message passes L{CommitLog.check} with any topic and properties.
+        # (As L{CommitLog.check}.)
         store = inside.config.store
-        self._body_max = min(store.max_message_size, store.mapped_file_size_commit_log - RECORD_OVERHEAD_MAX)
+        self._body_max = store.max_message_size
+        self._record_max = store.mapped_file_size_commit_log - MIN_BLANK_SIZE
 
     def read(self, connection: BrokerConnection, request: SendMessageRequest) -> PlainMessage | None:
         """The message of a plain request; None: it is not plain."""
@@ -363,12 +363,17 @@ class PlainSends:
         plan = shape.note
         if type(plan) is not _Plan or plan.version is not self._topics.version:
             plan = shape.note = self._plan(shape, connection)
-        if plan.form is None or queue_id >= plan.queues or len(body) > self._body_max:
+        form = plan.form
+        if form is None or queue_id >= plan.queues or len(body) > self._body_max:
             return None
         stored = plain_properties(properties, self._added)
-        if stored is not None and not find_unique_key(properties):
+        if stored is None:
+            return None
+        if not find_unique_key(properties):
             stored += self._ids.property()
-        return None if stored is None else PlainMessage(plan.form, queue_id, born_timestamp, stored, body)
+        if form.overhead + len(body) + len(stored) > self._record_max:
+            return None
+        return PlainMessage(form, queue_id, born_timestamp, stored, body)
 
     def _plan(self, shape: SendShape, connection: BrokerConnection) -> _Plan:
         version = self._topics.version
