@@ -168,6 +168,7 @@ class CommitLogStore(MessageStore):
         """
         self._log_checkpoints.log_was_cut()
         self.bad_records.forget(end)
+        self.sound.forget()
         self.unit_mending.drop()
         try:
             if self.log.begin_offset == end:
