@@ -72,7 +72,7 @@ HISTORY_MUTANTS: tuple[HistoryRow, ...] = (
     ("rocketmq-3388", "a slave whose next offset the master does not hold is sent heartbeats for ever", (
         Patch(VIEW, "            if offset > end:\n", "            if False:\n"),
         Patch(VIEW, "            if 0 < offset < begin:\n", "            if False:\n"),
-        Patch(VIEW, "if self.is_ready and not begin_offset <= self.transfer_offset <= end_offset:",
+        Patch(VIEW, "if self.transfer_offset >= 0 and not begin_offset <= self.transfer_offset <= end_offset:",
               "if False:"),
     ), {"test": "tests.broker.ha.test_slave_view"}),
     ("rocketmq-10666", "a slave that cuts its log leaves the bytes after the cut", (

@@ -156,7 +156,7 @@ class BrokerParts(BrokerEvents):
         kind = kind or CommitLogKind()
         self.store = kind.open_store(
             config, around, failed=self._store_failed, events=self,
-            is_awaited=lambda: bool(len(self.pulls) or len(self.pops)),
+            is_awaited=lambda: bool(self.pulls.held.by_key or self.pops.polls.by_key),
         )
         self.deleted = DeletedTopics(self.store)
         self.metadata = self._metadata()

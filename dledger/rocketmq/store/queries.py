@@ -120,7 +120,7 @@ def get_messages(
 
 @lru_cache(maxsize=256)
 def _units(count: int) -> Struct:
-    """So many units at once."""
+    """C{count} units at once."""
     return Struct(UNIT.format[:1] + UNIT.format[1:] * count)
 
 

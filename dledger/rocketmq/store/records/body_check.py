@@ -129,7 +129,10 @@ class BodyCheck:
 
     def copy(self) -> BodyCheck:
         """An independent walk from the same state."""
-        twin = BodyCheck(self._file_size, self.fed)
+        twin = BodyCheck.__new__(BodyCheck)
+        twin._file_size = self._file_size
+        twin.fed = self.fed
+        twin._head = self._head
         twin._start = self._start
         twin._end = self._end
         twin._head = self._head

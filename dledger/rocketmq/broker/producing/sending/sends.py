@@ -437,30 +437,27 @@ class Sends:
 
     def sends_received(self, connection: BrokerConnection, requests: Sequence[AnySend]) -> None:
         """See L{SendSink.sends_received}."""
+        read = _Read()
+        messages, plain, read_plain = read.messages, read.plain, self._plain.read
+        body_bytes = 0
         try:
-            self._received(connection, requests)
+            for request in requests:
+                if isinstance(request, RemotingCommand):
+                    self._read_long(connection, request, read)
+                    continue
+                message = read_plain(connection, request)
+                if message is None:
+                    self._read_long(connection, decode_command(request.frame), read)
+                    continue
+                plain.append((request.opaque, message.queue_id, len(messages)))
+                messages.append(message)
+                body_bytes += len(message.body)
+            read.body_bytes = body_bytes
+            self._put(connection, read)
         except Exception:
             # Some requests may have an answer already: only closing the connection answers the rest.
             self.log.failure("a send of {address} failed", Failure(), address=connection.address)
             connection.abort("a send failed unexpectedly")
-
-    def _received(self, connection: BrokerConnection, requests: Sequence[AnySend]) -> None:
-        read = _Read()
-        messages, plain, read_plain = read.messages, read.plain, self._plain.read
-        body_bytes = 0
-        for request in requests:
-            if isinstance(request, RemotingCommand):
-                self._read_long(connection, request, read)
-                continue
-            message = read_plain(connection, request)
-            if message is None:
-                self._read_long(connection, decode_command(request.frame), read)
-                continue
-            plain.append((request.opaque, message.queue_id, len(messages)))
-            messages.append(message)
-            body_bytes += len(message.body)
-        read.body_bytes = body_bytes
-        self._put(connection, read)
 
     def _read_long(self, connection: CommandConnection, request: RemotingCommand, read: _Read) -> None:
         """Read a request of any kind; answer it if it is refused."""
