@@ -59,6 +59,7 @@ from dledger.rocketmq.metadata.tables import RETRY_PREFIX
 from dledger.rocketmq.replication.put_status import PutStatus
 from dledger.rocketmq.store.records.plain_records import PlainForm, PlainMessage
 from dledger.rocketmq.store.records.records import MIN_BLANK_SIZE, NewMessage
+from dledger.rocketmq.store.records.store_config import RECORD_OVERHEAD_MAX
 from protocols.rocketmq.broker import AnySend, BrokerConnection
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.errors import WireError
@@ -352,10 +353,11 @@ class PlainSends:
         self._added = rules.added
         self._ids = ids
         self._own = inside.own
-        # (As L{CommitLog.check}.)
+        # (As L{CommitLog.check}. A body up to the last one fits with any topic and properties.)
         store = inside.config.store
         self._body_max = store.max_message_size
         self._record_max = store.mapped_file_size_commit_log - MIN_BLANK_SIZE
+        self._sure_max = min(self._body_max, store.mapped_file_size_commit_log - RECORD_OVERHEAD_MAX)
 
     def read(self, connection: BrokerConnection, request: SendMessageRequest) -> PlainMessage | None:
         """The message of a plain request; None: it is not plain."""
@@ -364,14 +366,16 @@ class PlainSends:
         if type(plan) is not _Plan or plan.version is not self._topics.version:
             plan = shape.note = self._plan(shape, connection)
         form = plan.form
-        if form is None or queue_id >= plan.queues or len(body) > self._body_max:
+        if form is None or queue_id >= plan.queues:
             return None
         stored = plain_properties(properties, self._added)
         if stored is None:
             return None
         if not find_unique_key(properties):
             stored += self._ids.property()
-        if form.overhead + len(body) + len(stored) > self._record_max:
+        if len(body) > self._sure_max and (
+            len(body) > self._body_max or form.overhead + len(body) + len(stored) > self._record_max
+        ):
             return None
         return PlainMessage(form, queue_id, born_timestamp, stored, body)
 
