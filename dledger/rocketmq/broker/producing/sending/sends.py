@@ -70,7 +70,8 @@ from protocols.wire.rocketmq.message import decode_batch, decode_properties
 from protocols.wire.rocketmq.send_request import SendMessageRequest, SendShape
 
 UNIQUE_KEY = b"UNIQ_KEY\x01"
-
+#: At most, of a key from L{UniqueIds}, with what separates properties.
+_ID_BYTES = len(UNIQUE_KEY) + 2 * 28 + 2
 
 #: Finds the unique key of a message in its properties: an empty one is none, nor is one with a longer name.
 find_unique_key = re.compile(rb"(?:\A|\x02)UNIQ_KEY\x01[^\x02]").search
@@ -353,10 +354,11 @@ class PlainSends:
         self._added = rules.added
         self._ids = ids
         self._own = inside.own
-        # (As L{CommitLog.check}. A body up to the last one fits with any topic and properties.)
+        # A message within these bounds passes L{CommitLog.check}; a body up to the last one does, whatever its
+        # topic and properties.
         store = inside.config.store
         self._body_max = store.max_message_size
-        self._record_max = store.mapped_file_size_commit_log - MIN_BLANK_SIZE
+        self._record_max = store.mapped_file_size_commit_log - MIN_BLANK_SIZE - len(self._added) - _ID_BYTES
         self._sure_max = min(self._body_max, store.mapped_file_size_commit_log - RECORD_OVERHEAD_MAX)
 
     def read(self, connection: BrokerConnection, request: SendMessageRequest) -> PlainMessage | None:
@@ -366,18 +368,14 @@ class PlainSends:
         if type(plan) is not _Plan or plan.version is not self._topics.version:
             plan = shape.note = self._plan(shape, connection)
         form = plan.form
-        if form is None or queue_id >= plan.queues:
-            return None
-        stored = plain_properties(properties, self._added)
-        if stored is None:
-            return None
-        if not find_unique_key(properties):
-            stored += self._ids.property()
-        if len(body) > self._sure_max and (
-            len(body) > self._body_max or form.overhead + len(body) + len(stored) > self._record_max
+        if form is None or queue_id >= plan.queues or len(body) > self._sure_max and (
+            len(body) > self._body_max or form.overhead + len(body) + len(properties) > self._record_max
         ):
             return None
-        return PlainMessage(form, queue_id, born_timestamp, stored, body)
+        stored = plain_properties(properties, self._added)
+        if stored is not None and not find_unique_key(properties):
+            stored += self._ids.property()
+        return None if stored is None else PlainMessage(form, queue_id, born_timestamp, stored, body)
 
     def _plan(self, shape: SendShape, connection: BrokerConnection) -> _Plan:
         version = self._topics.version
