@@ -278,6 +278,10 @@ class RaftReplication(Replication):
     # -- Replication -----------------------------------------------------------------------------
 
     @property
+    def following(self) -> RaftReplication:
+        return self
+
+    @property
     def writer(self) -> LogWriter:
         return self._writer
 
@@ -349,7 +353,7 @@ class RaftReplication(Replication):
 
     def seeks_master(self) -> bool:
         """
-        See L{dledger.rocketmq.broker.replication.Replication}. The address may be that of a lost leader.
+        See L{dledger.rocketmq.broker.replication.Follows}. The address may be that of a lost leader.
         """
         if not self._role.is_slave or self._is_carried:
             return False

@@ -66,7 +66,7 @@ from dledger.rocketmq.broker.consuming.pulls import PullCommands, usual_slow_byt
 from dledger.rocketmq.broker.consuming.queue_locks import QueueLocks
 from dledger.rocketmq.broker.consuming.visible import all_visible
 from dledger.rocketmq.broker.lost_topics import LostTopics
-from dledger.rocketmq.broker.name_server import BrokerIdentity, MasterSearch, NameServerRegistrar
+from dledger.rocketmq.broker.name_server import BrokerIdentity, NameServerRegistrar
 from dledger.rocketmq.broker.options.config import BrokerConfig
 from dledger.rocketmq.broker.options.inside import BrokerInside
 from dledger.rocketmq.broker.options.own_address import OwnAddress, bracketed
@@ -186,7 +186,7 @@ class BrokerParts(BrokerEvents):
             config.name_servers, self.client, self.identity, self.metadata.topics, clock=clock,
             interval_s=config.register_name_server_period / 1000,
             timeout_s=REGISTER_TIMEOUT_S,
-            master=MasterSearch(learned=self.replication.learned, is_wanted=self.replication.seeks_master),
+            following=self.replication.following,
         )
 
     # -- parts -----------------------------------------------------------------------------------
@@ -355,7 +355,8 @@ class BrokerParts(BrokerEvents):
 
     def begin(self) -> None:
         """The broker listens: follow the master, register with name servers, deliver delayed messages."""
-        self.replication.follow()
+        if self.replication.following is not None:
+            self.replication.following.follow()
         self.registrar.start()
         if not self.config.is_slave:
             self._start_delivering()
@@ -428,7 +429,8 @@ class BrokerParts(BrokerEvents):
 
     def end(self) -> None:
         """Answer the requests that wait for messages; stop following and delivering."""
-        self.replication.unfollow()
+        if self.replication.following is not None:
+            self.replication.following.unfollow()
         self.pulls.stop()
         self.pops.stop()
         self.key_queries.stop()

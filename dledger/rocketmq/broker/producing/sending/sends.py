@@ -354,8 +354,7 @@ class PlainSends:
         self._added = rules.added
         self._ids = ids
         self._own = inside.own
-        # A message within these bounds passes L{CommitLog.check}; a body up to the last one does, whatever its
-        # topic and properties.
+        # Within these bounds a message passes L{CommitLog.check}; up to the last, its body alone shows that.
         store = inside.config.store
         self._body_max = store.max_message_size
         self._record_max = store.mapped_file_size_commit_log - MIN_BLANK_SIZE - len(self._added) - _ID_BYTES
