@@ -139,7 +139,7 @@ class NameServerRegistrar:
         self._timeout_s = timeout_s
         self._following = following
         self._master: tuple[str | None, str | None] = (None, None)
-        self._looping = LoopingCall.withCount(self._loop)
+        self._looping = LoopingCall.withCount(self._tick)
         self._looping.clock = clock
         self._is_stopped = False
         self.overtaken = 0
@@ -196,16 +196,13 @@ class NameServerRegistrar:
 
     # -- due registrations -----------------------------------------------------------------------
 
-    def _loop(self, count: int) -> None:
+    def _tick(self, count: int = 1) -> None:
         if count > STALL_TICKS:
             self.log.warn(
                 "reactor stalled for {seconds} s: no registration was sent", seconds=count * TICK_S
             )
             # The role may have gone to another broker meanwhile; this one hears of it in its next turns.
             return
-        self._tick()
-
-    def _tick(self) -> None:
         now_s = self._clock.seconds()
         for server in self._servers:
             if server.asking is None and self._is_due(server, now_s):

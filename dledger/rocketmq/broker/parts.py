@@ -216,7 +216,9 @@ class BrokerParts(BrokerEvents):
         self.timers = TimerService(inside, pipeline, topic_of=self.lost_topics.found)
         self._long_sends = LongSends(inside, rules, ids=ids, may_time=self.timers.may_wait)
         self._answers = SendAnswers(inside, self.refusals)
-        self.sends = Sends(pipeline, PlainSends(inside, rules, ids=ids), self._long_sends, self._answers)
+        self.sends = Sends(
+            pipeline, PlainSends(inside, rules, ids=ids), self._long_sends, self._answers, self.turn
+        )
         self.native = NativeCommands(inside, pipeline, rules, self.reads)
         self.send_back = SendBack(inside, pipeline, rules, rng=self._around.rng, is_over=self._is_over)
         self.schedule = ScheduleMessageService(
