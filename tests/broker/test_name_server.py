@@ -63,7 +63,7 @@ class Servers:
 
 
 class Learning(Follows):
-    """Remembers what it learns."""
+    """Remembers the addresses that it learns."""
 
     def __init__(self) -> None:
         self.found: list[tuple[str | None, str | None]] = []

@@ -120,7 +120,7 @@ class Replication(StoreSide, AdminSide, ABC):
     @property
     @abstractmethod
     def following(self) -> Follows | None:
-        """What follows the master; None if this broker will always be one."""
+        """Follows the master; None if this broker will always be one."""
 
     @property
     @abstractmethod

@@ -323,14 +323,14 @@ class TogetherTests(SynchronousTestCase):
         self.puts.clear()
 
     def test_one(self) -> None:
-        """Who sends alone does not wait for the end of the turn."""
+        """A producer that sends alone does not wait for the end of the turn."""
         for opaque in range(3):
             self.send(0, opaque)
             self.assertEqual(self.puts, [1] * (opaque + 1))
         self.assertEqual(self.answered(0), [(0, 0), (1, 0), (2, 0)])
 
     def test_several(self) -> None:
-        """One put, in the order of the reads; each is answered what it has sent, with its own offsets."""
+        """One put, in the order of the reads; each gets the answer to its request, with its own offsets."""
         self.several()
         self.send(0, 1)
         self.send(1, 2, i="WAIT\x01false")  # the long road, and answered at once
@@ -371,7 +371,7 @@ class TogetherTests(SynchronousTestCase):
         self.assertEqual(self.stored()[3:], [b"1", b"2", b"3", b"4"])
 
     def test_many(self) -> None:
-        """A turn may end late: so many messages are put at once."""
+        """A turn may end late: from L{sends.TOGETHER_MAX} messages on nothing waits for that."""
         self.several()
         self.patch(sends, "TOGETHER_MAX", 2)
         self.send(0, 1)

@@ -419,8 +419,8 @@ class Sends:
     """
     A L{SendSink}, and the group of commands for sends of connections without the shortcut.
 
-    While several connections send, what comes in one turn of the reactor is one put. One that sends alone
-    does not wait for the end of the turn.
+    While several connections send, their sends of one turn of the reactor are one put. A connection that
+    sends alone does not wait for the end of the turn.
 
     Invariant: C{_reads} are those of this turn that are not put, C{_messages} their messages, in order; they
     are put when it ends.
