@@ -278,6 +278,10 @@ class RaftReplication(Replication):
     # -- Replication -----------------------------------------------------------------------------
 
     @property
+    def following(self) -> RaftReplication:
+        return self
+
+    @property
     def writer(self) -> LogWriter:
         return self._writer
 
@@ -300,10 +304,12 @@ class RaftReplication(Replication):
         self._look_soon(0)
 
     def follow(self) -> None:
+        """See L{dledger.rocketmq.broker.replication.Follows}: copies the master's metadata."""
         if self._role.is_slave:
             self.synchronize.start()
 
     def unfollow(self) -> None:
+        """See L{dledger.rocketmq.broker.replication.Follows}."""
         self.synchronize.stop()
 
     def stop(self) -> Deferred[None]:
@@ -343,13 +349,14 @@ class RaftReplication(Replication):
         return self.metadata.settled()
 
     def learned(self, master: str | None, ha_address: str | None) -> None:
+        """See L{dledger.rocketmq.broker.replication.Follows}."""
         if master and self.synchronize.master_address != master:
             self.events.info("the master is at {address}", address=master)
             self.synchronize.master_address = master
 
     def seeks_master(self) -> bool:
         """
-        See L{dledger.rocketmq.broker.replication.Replication}. The address may be that of a lost leader.
+        See L{dledger.rocketmq.broker.replication.Follows}. The address may be that of a lost leader.
         """
         if not self._role.is_slave or self._is_carried:
             return False

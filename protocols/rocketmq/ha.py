@@ -275,10 +275,9 @@ class HAClient(_Stream):
         pieces: list[Piece] = []
         broken: WireError | None = None
         try:
-            for piece in self._reader.feed(data):
-                pieces.append(piece)
-            for piece in self._reader.feed(self._behind(data)):
-                pieces.append(piece)
+            self._reader.feed(data, pieces)
+            if len(data) >= RECEIVE_SIZE and self._socket is not None:
+                self._reader.feed(self._more(self._socket), pieces)
         except WireError as error:
             broken = error
         if pieces:
@@ -287,14 +286,12 @@ class HAClient(_Stream):
         if broken is not None:
             self.abort(f"broken format: {broken}")
 
-    def _behind(self, data: bytes) -> memoryview:
+    def _more(self, handle: socket.socket) -> memoryview:
         """Read the bytes available after a full read. The view is valid until the next call."""
-        size = 0
-        if len(data) >= RECEIVE_SIZE and self._socket is not None:
-            try:
-                size = self._socket.recv_into(self._bulk)
-            except OSError:
-                size = 0  # no bytes, or an error that the transport will meet as well
+        try:
+            size = handle.recv_into(self._bulk)
+        except OSError:
+            size = 0  # no bytes, or an error that the transport will meet as well
         return self._bulk[:size]
 
     def report(self, offset: int) -> None:

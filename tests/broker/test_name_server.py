@@ -13,7 +13,8 @@ from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.name_server import BrokerIdentity, MasterSearch, NameServerRegistrar
+from dledger.rocketmq.broker.name_server import BrokerIdentity, NameServerRegistrar
+from dledger.rocketmq.broker.replication import Follows
 from dledger.rocketmq.metadata.tables import TopicConfig, Topics
 from protocols.rocketmq.commands import NotAsked
 from protocols.wire.remoting import RemotingCommand
@@ -61,6 +62,21 @@ class Servers:
         return [address for address, _, _ in asked]
 
 
+class Learning(Follows):
+    """Remembers the addresses that it learns."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[str | None, str | None]] = []
+
+    def learned(self, master: str | None, ha_address: str | None) -> None:
+        """Remember."""
+        self.found.append((master, ha_address))
+
+    def seeks_master(self) -> bool:
+        """It waits for none."""
+        return False
+
+
 class RegistrarTests(SynchronousTestCase):
     """One broker, two name servers."""
 
@@ -69,10 +85,11 @@ class RegistrarTests(SynchronousTestCase):
         self.servers = Servers()
         self.topics = Topics(1)
         self.topics.add_system_topics(cluster="c", broker="a", now_ms=1)
-        self.learned: list[tuple[str | None, str | None]] = []
+        self.following = Learning()
+        self.learned = self.following.found
         self.registrar = NameServerRegistrar(
             ["n1:9876", "n2:9876"], self.servers, lambda: IDENTITY, self.topics, clock=self.clock,
-            master=MasterSearch(learned=lambda master, ha: self.learned.append((master, ha))),
+            following=self.following,
         )
         self.registrar.start()
 

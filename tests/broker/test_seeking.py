@@ -19,10 +19,10 @@ class SeekingTests(SynchronousTestCase):
         replication = broker.broker.replication
         if (following := replication.following) is not None:
             self.patch(following, "_endpoint_of", lambda address: address)  # the slave is not started
-            self.addCleanup(following.stop)
-        for master, ha_address in learned:
-            replication.learned(master, ha_address)
-        return replication.seeks_master()
+            self.addCleanup(following.unfollow)
+            for master, ha_address in learned:
+                following.learned(master, ha_address)
+        return following is not None and following.seeks_master()
 
     def test_slave(self) -> None:
         """Until it knows both addresses of its master."""

@@ -13,6 +13,7 @@ from protocols.wire.rocketmq.ha import (
     BODY_SIZE_MAX,
     TRANSFER_HEADER,
     TRANSFER_HEADER_SIZE,
+    Piece,
     ReportReader,
     TransferReader,
     encode_report,
@@ -29,17 +30,22 @@ def _read(data: bytes, cuts: list[int]) -> tuple[list[tuple[int, bytes]], str]:
     """Non-empty pieces, adjacent ones joined; and the error, if any."""
     reader = TransferReader()
     pieces: list[tuple[int, bytes]] = []
-    try:
-        for low, high in zip([0, *cuts], [*cuts, len(data)], strict=True):
-            for offset, body in reader.feed(data[low:high]):
-                assert offset >= 0 and len(body) <= BODY_SIZE_MAX
-                assert len(reader._kept) < TRANSFER_HEADER_SIZE
-                if pieces and pieces[-1][0] + len(pieces[-1][1]) == offset:
-                    pieces[-1] = (pieces[-1][0], pieces[-1][1] + bytes(body))
-                elif len(body):
-                    pieces.append((offset, bytes(body)))
-    except WireError as error:
-        return pieces, str(error)
+    for low, high in zip([0, *cuts], [*cuts, len(data)], strict=True):
+        found: list[Piece] = []
+        problem = ""
+        try:
+            reader.feed(data[low:high], found)
+        except WireError as error:
+            problem = str(error)
+        assert len(reader._kept) < TRANSFER_HEADER_SIZE
+        for offset, body in found:
+            assert offset >= 0 and len(body) <= BODY_SIZE_MAX
+            if pieces and pieces[-1][0] + len(pieces[-1][1]) == offset:
+                pieces[-1] = (pieces[-1][0], pieces[-1][1] + bytes(body))
+            elif len(body):
+                pieces.append((offset, bytes(body)))
+        if problem:
+            return pieces, problem
     return pieces, ""
 
 

@@ -142,7 +142,9 @@ class MasterEndTests(SynchronousTestCase):
         self.assertEqual(data[:12], TRANSFER_HEADER.pack(100, 100))
         self.assertEqual(data[112:124], TRANSFER_HEADER.pack(200, 100))
         self.assertEqual(data[224:236], TRANSFER_HEADER.pack(300, 50))
-        log = b"".join(bytes(piece) for _, piece in TransferReader().feed(data))
+        pieces: list[Piece] = []
+        TransferReader().feed(data, pieces)
+        log = b"".join(bytes(piece) for _, piece in pieces)
         self.assertEqual(log, bytes(range(250)))
 
     def test_too_many_frames(self) -> None:

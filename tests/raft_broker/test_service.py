@@ -38,7 +38,8 @@ class LifeTests(RaftCase):
         """It becomes master, takes messages, gives them, stops in order, and has them at the next start."""
         self.start()
         self.assertFalse(self.broker.config.is_slave)
-        answers = self.ask(send_of(b"one", opaque=1), send_of(b"two", opaque=2))
+        asked = self.ask(send_of(b"one", opaque=1), send_of(b"two", opaque=2))
+        answers = sorted(asked, key=lambda one: one.opaque)
         self.assertEqual([(one.opaque, one.code) for one in answers], [(1, 0), (2, 0)])
         self.assertEqual([one.ext_fields["queueOffset"] for one in answers], ["0", "1"])
         self.assertIn(b"two", self.pull().body)

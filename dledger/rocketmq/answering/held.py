@@ -42,12 +42,14 @@ class HeldRequests(Generic[_Key, _Held]):
     """
     Held requests, by their keys and by their connections.
 
-    Invariant: a held request is in C{_by_key}, in C{_by_connection} and in C{_keys}; an answered one is in
+    @ivar by_key: what requests wait for, each with those that do; others only read it.
+
+    Invariant: a held request is in C{by_key}, in C{_by_connection} and in C{_keys}; an answered one is in
     none of them. A woken one may have been answered meanwhile: L{woken} leaves it out.
     """
 
     def __init__(self) -> None:
-        self._by_key: dict[_Key, dict[_Held, None]] = {}
+        self.by_key: dict[_Key, dict[_Held, None]] = {}
         self._by_connection: dict[CommandConnection, dict[_Held, None]] = {}
         self._keys: dict[_Held, _Key] = {}
         self._woken: deque[_Held] = deque()
@@ -66,14 +68,9 @@ class HeldRequests(Generic[_Key, _Held]):
             if held in self._keys:
                 yield held
 
-    @property
-    def keys(self) -> Collection[_Key]:
-        """What requests wait for."""
-        return self._by_key.keys()
-
     def of(self, key: _Key) -> Collection[_Held]:
         """Those that wait for C{key}, the first one first. It changes when one is held or released."""
-        return self._by_key.get(key, {}).keys()
+        return self.by_key.get(key, {}).keys()
 
     def of_connection(self, connection: CommandConnection) -> list[_Held]:
         """Those of a connection as they are now."""
@@ -85,7 +82,7 @@ class HeldRequests(Generic[_Key, _Held]):
 
     def hold(self, key: _Key, held: _Held) -> None:
         """Hold one that is not held."""
-        self._by_key.setdefault(key, {})[held] = None
+        self.by_key.setdefault(key, {})[held] = None
         self._by_connection.setdefault(held.connection, {})[held] = None
         self._keys[held] = key
 
@@ -96,12 +93,12 @@ class HeldRequests(Generic[_Key, _Held]):
         @return: whether it was the last one that waited for its key.
         """
         key, connection = self._keys.pop(held), held.connection
-        del self._by_key[key][held], self._by_connection[connection][held]
+        del self.by_key[key][held], self._by_connection[connection][held]
         if not self._by_connection[connection]:
             del self._by_connection[connection]
-        if self._by_key[key]:
+        if self.by_key[key]:
             return False
-        del self._by_key[key]
+        del self.by_key[key]
         return True
 
     def wake(self, held: _Held) -> None:

@@ -73,6 +73,8 @@ class _Handler:
 
 class Following:
     """
+    Implements L{dledger.rocketmq.broker.replication.Follows}.
+
     @ivar synchronize: copies the master's metadata.
     @ivar offers: offers the master sound copies of its damaged records.
     @ivar ha_address: C{host:port} from which the log is copied; empty if unknown.
@@ -105,7 +107,7 @@ class Following:
             ),
         )
 
-    def start(self) -> None:
+    def follow(self) -> None:
         """Follow the master that the options name; without one, wait for a name server's answer."""
         self.synchronize.master_address = self._config.master_remoting_address
         self.synchronize.start()
@@ -114,12 +116,14 @@ class Following:
         elif not self._config.name_servers:
             self.log.warn("no master to follow: set ha_master_address or namesrv_addr")
 
-    @property
-    def is_led(self) -> bool:
-        """Whether the addresses for the log and the metadata are known."""
-        return bool(self.ha_address) and self.synchronize.master_address is not None
+    def seeks_master(self) -> bool:
+        """
+        Whether an address, for the log or the metadata, is not known. A slave that knows a master keeps to it
+        until an operator changes it.
+        """
+        return not self.ha_address or self.synchronize.master_address is None
 
-    def stop(self) -> None:
+    def unfollow(self) -> None:
         """Stop copying metadata."""
         self.synchronize.stop()
 

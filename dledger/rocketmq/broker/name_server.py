@@ -35,6 +35,7 @@ from twisted.python.failure import Failure
 
 from dledger.rocketmq.answering.java_json import DataVersion, wire_json
 from dledger.rocketmq.broker.command_client import CommandClient
+from dledger.rocketmq.broker.replication import Follows
 from dledger.rocketmq.metadata.tables import PERM_READ, PERM_WRITE, TopicConfig, Topics
 from protocols.rocketmq.commands import SUCCESS
 from protocols.wire.checksums import crc32
@@ -105,19 +106,6 @@ class _Server:
     asking: Deferred[RemotingCommand] | None = None
 
 
-@attrs.frozen(kw_only=True)
-class MasterSearch:
-    """
-    What a slave wants of the name servers besides being known.
-
-    @ivar learned: called with the master's address, and its address for slaves, that an answer names.
-    @ivar is_wanted: whether to ask often, as the master is not known.
-    """
-
-    learned: Callable[[str | None, str | None], None] = lambda master, ha: None
-    is_wanted: Callable[[], bool] = lambda: False
-
-
 class NameServerRegistrar:
     """
     Keeps this broker registered with its name servers.
@@ -133,16 +121,15 @@ class NameServerRegistrar:
         self, addresses: Sequence[str], asker: CommandClient, identity: Callable[[], BrokerIdentity],
         topics: Topics, *,
         clock: IReactorTime, interval_s: float = INTERVAL_S, timeout_s: float = TIMEOUT_S,
-        master: MasterSearch | None = None,
+        following: Follows | None = None,
     ) -> None:
         """
         @param addresses: C{host:port} of each name server; may be empty.
         @param identity: called for each registration, only after L{start}.
         @param interval_s: limited to L{INTERVAL_MIN_S}..L{INTERVAL_MAX_S}.
         @param timeout_s: seconds that a name server may take to answer.
-        @param learned: called with the master's address and its address for slaves, when they are new.
-        @param seeks_master: whether this broker is a slave that waits for that: then it registers again every
-            L{SEEK_S} until a name server knows the master.
+        @param following: learns of the master when its addresses are new. While it seeks one, this broker
+            registers again every L{SEEK_S}.
         """
         self._servers = [_Server(address) for address in addresses]
         self._asker = asker
@@ -150,9 +137,9 @@ class NameServerRegistrar:
         self._clock = clock
         self._interval_s = min(max(interval_s, INTERVAL_MIN_S), INTERVAL_MAX_S)
         self._timeout_s = timeout_s
-        self._search = master or MasterSearch()
+        self._following = following
         self._master: tuple[str | None, str | None] = (None, None)
-        self._looping = LoopingCall.withCount(self._loop)
+        self._looping = LoopingCall.withCount(self._tick)
         self._looping.clock = clock
         self._is_stopped = False
         self.overtaken = 0
@@ -209,16 +196,13 @@ class NameServerRegistrar:
 
     # -- due registrations -----------------------------------------------------------------------
 
-    def _loop(self, count: int) -> None:
+    def _tick(self, count: int = 1) -> None:
         if count > STALL_TICKS:
             self.log.warn(
                 "reactor stalled for {seconds} s: no registration was sent", seconds=count * TICK_S
             )
             # The role may have gone to another broker meanwhile; this one hears of it in its next turns.
             return
-        self._tick()
-
-    def _tick(self) -> None:
         now_s = self._clock.seconds()
         for server in self._servers:
             if server.asking is None and self._is_due(server, now_s):
@@ -292,11 +276,14 @@ class NameServerRegistrar:
             server.problem = ""
             self.log.info("name server {address}: registered again", address=server.address)
         self._look_at_other(server, answer.ext_fields.get("otherBrokerAddr", ""))
+        following = self._following
         found = (answer.ext_fields.get("masterAddr") or None, answer.ext_fields.get("haServerAddr") or None)
         if found != (None, None) and found != self._master and not self._is_stopped:
             self._master = found
-            self._search.learned(*found)
-        if self._search.is_wanted() or self._clock.seconds() < self._unsettled_until_s:
+            if following is not None:
+                following.learned(*found)
+        is_sought = following is not None and following.seeks_master()
+        if is_sought or self._clock.seconds() < self._unsettled_until_s:
             server.due_s = self._clock.seconds() + SEEK_S
 
     def _look_at_other(self, server: _Server, other: str) -> None:

@@ -66,7 +66,7 @@ from dledger.rocketmq.broker.consuming.pulls import PullCommands, usual_slow_byt
 from dledger.rocketmq.broker.consuming.queue_locks import QueueLocks
 from dledger.rocketmq.broker.consuming.visible import all_visible
 from dledger.rocketmq.broker.lost_topics import LostTopics
-from dledger.rocketmq.broker.name_server import BrokerIdentity, MasterSearch, NameServerRegistrar
+from dledger.rocketmq.broker.name_server import BrokerIdentity, NameServerRegistrar
 from dledger.rocketmq.broker.options.config import BrokerConfig
 from dledger.rocketmq.broker.options.inside import BrokerInside
 from dledger.rocketmq.broker.options.own_address import OwnAddress, bracketed
@@ -156,7 +156,7 @@ class BrokerParts(BrokerEvents):
         kind = kind or CommitLogKind()
         self.store = kind.open_store(
             config, around, failed=self._store_failed, events=self,
-            is_awaited=lambda: bool(len(self.pulls) or len(self.pops)),
+            is_awaited=lambda: bool(self.pulls.held.by_key or self.pops.polls.by_key),
         )
         self.deleted = DeletedTopics(self.store)
         self.metadata = self._metadata()
@@ -186,7 +186,7 @@ class BrokerParts(BrokerEvents):
             config.name_servers, self.client, self.identity, self.metadata.topics, clock=clock,
             interval_s=config.register_name_server_period / 1000,
             timeout_s=REGISTER_TIMEOUT_S,
-            master=MasterSearch(learned=self.replication.learned, is_wanted=self.replication.seeks_master),
+            following=self.replication.following,
         )
 
     # -- parts -----------------------------------------------------------------------------------
@@ -216,7 +216,9 @@ class BrokerParts(BrokerEvents):
         self.timers = TimerService(inside, pipeline, topic_of=self.lost_topics.found)
         self._long_sends = LongSends(inside, rules, ids=ids, may_time=self.timers.may_wait)
         self._answers = SendAnswers(inside, self.refusals)
-        self.sends = Sends(pipeline, PlainSends(inside, rules, ids=ids), self._long_sends, self._answers)
+        self.sends = Sends(
+            pipeline, PlainSends(inside, rules, ids=ids), self._long_sends, self._answers, self.turn
+        )
         self.native = NativeCommands(inside, pipeline, rules, self.reads)
         self.send_back = SendBack(inside, pipeline, rules, rng=self._around.rng, is_over=self._is_over)
         self.schedule = ScheduleMessageService(
@@ -355,7 +357,8 @@ class BrokerParts(BrokerEvents):
 
     def begin(self) -> None:
         """The broker listens: follow the master, register with name servers, deliver delayed messages."""
-        self.replication.follow()
+        if self.replication.following is not None:
+            self.replication.following.follow()
         self.registrar.start()
         if not self.config.is_slave:
             self._start_delivering()
@@ -428,7 +431,8 @@ class BrokerParts(BrokerEvents):
 
     def end(self) -> None:
         """Answer the requests that wait for messages; stop following and delivering."""
-        self.replication.unfollow()
+        if self.replication.following is not None:
+            self.replication.following.unfollow()
         self.pulls.stop()
         self.pops.stop()
         self.key_queries.stop()

@@ -58,23 +58,15 @@ class StoreSide:
         """
 
 
-class RoleSide(ABC):
-    """What is called as the broker registers with name servers, and looks for its master."""
+class Follows(Protocol):
+    """Looks for the master of a slave, and follows it."""
 
-    @property
-    @abstractmethod
-    def port(self) -> int:
-        """The port that name servers get as the one for slaves, even if nothing listens there."""
-
-    @abstractmethod
     def follow(self) -> None:
         """Begin to look for the master, if this is a slave. Called after L{Replication.start}."""
 
-    @abstractmethod
     def unfollow(self) -> None:
         """Stop looking for the master."""
 
-    @abstractmethod
     def learned(self, master: str | None, ha_address: str | None) -> None:
         """
         A name server has reported the master.
@@ -83,7 +75,6 @@ class RoleSide(ABC):
         @param ha_address: its address for slaves; None: not known.
         """
 
-    @abstractmethod
     def seeks_master(self) -> bool:
         """Whether this is a slave that can do nothing before it learns of another master."""
 
@@ -123,8 +114,18 @@ class AdminSide:
         return None
 
 
-class Replication(StoreSide, RoleSide, AdminSide):
-    """The replication of one broker: its life, and its three sides."""
+class Replication(StoreSide, AdminSide, ABC):
+    """The replication of one broker: its life, and its sides."""
+
+    @property
+    @abstractmethod
+    def following(self) -> Follows | None:
+        """Follows the master; None if this broker will always be one."""
+
+    @property
+    @abstractmethod
+    def port(self) -> int:
+        """The port that name servers get as the one for slaves, even if nothing listens there."""
 
     @property
     @abstractmethod
@@ -185,11 +186,7 @@ class CommitLogKind:
 
 
 class HAReplication(Replication):
-    """
-    The L{Replication} of a commit log: this broker sends it to slaves, or is a slave.
-
-    @ivar following: follows the master; None if this broker is a master.
-    """
+    """The L{Replication} of a commit log: this broker sends it to slaves, or is a slave."""
 
     def __init__(self, store: CommitLogStore, needs: ReplicationNeeds) -> None:
         config, around = needs.inside.config, needs.around
@@ -199,13 +196,15 @@ class HAReplication(Replication):
             config.ha, store.log, around.reactor, rng=around.rng, failed=around.failed, events=needs.events,
             listen=around.ha_listen, master_range=self._master_range, act=needs.turn.act,
         )
-        self.following: Following | None = None
-        if config.is_slave:
-            self.following = Following(needs, self.ha, store.log)
+        self._following = Following(needs, self.ha, store.log) if config.is_slave else None
         self._writer = ReplicatedLog(store, self.ha)
         self._resolve = HAResolve(self.ha, store, around.disk, master_range=self._master_range)
         self.acts = LogActs(store.log, self._resolve, around.reactor)
         self._maintenance = Maintenance(store, self.ha, wall_s=around.wall_s, failed=around.failed)
+
+    @property
+    def following(self) -> Following | None:
+        return self._following
 
     @property
     def writer(self) -> LogWriter:
@@ -235,14 +234,6 @@ class HAReplication(Replication):
     def start(self) -> None:
         self.ha.startService()
 
-    def follow(self) -> None:
-        if self.following is not None:
-            self.following.start()
-
-    def unfollow(self) -> None:
-        if self.following is not None:
-            self.following.stop()
-
     def stop(self) -> Deferred[None]:
         return self.ha.stopService() if self.ha.running else succeed(None)
 
@@ -259,11 +250,3 @@ class HAReplication(Replication):
 
     def status(self) -> HAStatus | None:
         return self.ha.status()
-
-    def learned(self, master: str | None, ha_address: str | None) -> None:
-        if self.following is not None:
-            self.following.learned(master, ha_address)
-
-    def seeks_master(self) -> bool:
-        """See L{Replication}. A slave that knows a master keeps to it until an operator changes it."""
-        return self.following is not None and not self.following.is_led

@@ -51,9 +51,14 @@ class _Puts:
 
     @property
     def is_full(self) -> bool:
+        """Whether no further put can wait."""
         return self.count >= self._pending_max
 
-    def wait(self, row: int, offset: int, deadline_ms: int) -> Deferred[PutStatus]:
+    def __len__(self) -> int:
+        """Puts that wait."""
+        return self.count
+
+    def _wait(self, row: int, offset: int, deadline_ms: int) -> Deferred[PutStatus]:
         if self.count >= self._pending_max or self.is_stopped:
             return done(self._late)
         waiter: Deferred[PutStatus] = Deferred(self._cancelled)
@@ -78,11 +83,11 @@ class _Puts:
         self.count -= len(taken)
         return [put[3] for put in sorted(taken, key=itemgetter(1))]
 
-    def lowest(self, default: int) -> int:
+    def _lowest(self, default: int) -> int:
         """The lowest offset that a put waits for."""
         return min((heap[0][0] for heap in self._rows.values() if heap), default=default)
 
-    def reached(self, offset_of: Callable[[int], int]) -> list[_Waiter]:
+    def _reached(self, offset_of: Callable[[int], int]) -> list[_Waiter]:
         """Remove and return the puts whose row has reached their offsets."""
         taken: list[_Waiter] = []
         for row, heap in self._rows.items():
@@ -93,11 +98,12 @@ class _Puts:
                     self.count -= 1
         return taken
 
-    def take_all(self) -> list[_Waiter]:
+    def _take_all(self) -> list[_Waiter]:
         """Remove and return every put, in order of arrival."""
         return self._take(lambda _put: True)
 
     def expire(self, now_ms: int) -> None:
+        """Give up on the puts whose deadline has come."""
         if now_ms < self._earliest_ms:
             return
         late = self._take(lambda put: put[2] <= now_ms)
@@ -105,8 +111,9 @@ class _Puts:
         fire(late, self._late)
 
     def stop(self) -> None:
+        """Answer the waiting puts, and all that come later, as if their deadline had come."""
         self.is_stopped = True
-        fire(self.take_all(), self._late)
+        fire(self._take_all(), self._late)
 
 
 def fire(waiters: Iterable[_Waiter], status: PutStatus) -> None:
@@ -115,21 +122,12 @@ def fire(waiters: Iterable[_Waiter], status: PutStatus) -> None:
         waiter.callback(status)
 
 
-class GroupTransferService:
+class GroupTransferService(_Puts):
     """Puts that wait for slaves, in a row for each number of slaves that they need."""
 
     def __init__(self, acks: Acks, *, pending_max: int) -> None:
+        super().__init__(PutStatus.FLUSH_SLAVE_TIMEOUT, pending_max=pending_max)
         self._acks = acks
-        self._puts = _Puts(PutStatus.FLUSH_SLAVE_TIMEOUT, pending_max=pending_max)
-
-    def __len__(self) -> int:
-        """Puts that wait."""
-        return self._puts.count
-
-    @property
-    def is_full(self) -> bool:
-        """Whether no further put can wait."""
-        return self._puts.is_full
 
     def wait(self, offset: int, *, needed: int, deadline_ms: int) -> Deferred[PutStatus]:
         """
@@ -143,27 +141,19 @@ class GroupTransferService:
             self._settle(offset)
         if self._acks.held(needed) >= offset:
             return done(PutStatus.PUT_OK)
-        return self._puts.wait(needed, offset, deadline_ms)
+        return self._wait(needed, offset, deadline_ms)
 
     def _settle(self, next_offset: int) -> None:
-        self._acks.settle(self._puts.lowest(next_offset))
+        self._acks.settle(self._lowest(next_offset))
 
     def acked(self) -> None:
         """Fire the puts that a new acknowledgement of a slave satisfies."""
         if self._acks.has_young:
             self._settle(NOWHERE)
-        fire(self._puts.reached(self._acks.held), PutStatus.PUT_OK)
-
-    def expire(self, now_ms: int) -> None:
-        """Give up on the puts whose deadline has come."""
-        self._puts.expire(now_ms)
-
-    def stop(self) -> None:
-        """Answer the waiting puts: no slave will acknowledge them; some slaves may have their messages."""
-        self._puts.stop()
+        fire(self._reached(self._acks.held), PutStatus.PUT_OK)
 
 
-class FlushedPuts:
+class FlushedPuts(_Puts):
     """
     Puts that wait for the disk. The log shares flushes; see L{dledger.rocketmq.store.log.log_flush}.
 
@@ -183,20 +173,11 @@ class FlushedPuts:
         @param failed: called when a flush has failed; the broker has to stop.
         @param flushed: called after every flush, before the puts that waited for it fire.
         """
+        super().__init__(PutStatus.FLUSH_DISK_TIMEOUT, pending_max=pending_max)
         self._log = log
         self._notify_failed = failed
         self._notify_flushed = flushed
-        self._puts = _Puts(PutStatus.FLUSH_DISK_TIMEOUT, pending_max=pending_max)
         self._is_asked = self._is_broken = False
-
-    def __len__(self) -> int:
-        """Puts that wait."""
-        return self._puts.count
-
-    @property
-    def is_full(self) -> bool:
-        """Whether no further put can wait."""
-        return self._puts.is_full
 
     def wait(self, offset: int, *, deadline_ms: int) -> Deferred[PutStatus]:
         """
@@ -209,31 +190,23 @@ class FlushedPuts:
             return done(PutStatus.UNKNOWN_ERROR)
         if self._log.flushed_offset >= offset:
             return done(PutStatus.PUT_OK)
-        waiter = self._puts.wait(0, offset, deadline_ms)
+        waiter = self._wait(0, offset, deadline_ms)
         if not self._is_asked:
             self.flush()
         return waiter
 
-    def expire(self, now_ms: int) -> None:
-        """Give up on the puts whose deadline has come."""
-        self._puts.expire(now_ms)
-
     def flush(self) -> None:
         """Flush what was appended so far, unless a flush of ours is under way."""
-        if self._is_asked or self._is_broken or self._puts.is_stopped:
+        if self._is_asked or self._is_broken or self.is_stopped:
             return
         if self._log.flushed_offset < self._log.end_offset:
             self._is_asked = True
             self._log.flush().addCallbacks(self._flushed, self._failed)
 
-    def stop(self) -> None:
-        """Answer the waiting puts; request no further flush."""
-        self._puts.stop()
-
     def _flushed(self, offset: int) -> None:
         self._is_asked = False
-        reached = self._puts.reached(lambda _: offset)
-        if self._puts.count:
+        reached = self._reached(lambda _: offset)
+        if self.count:
             self.flush()
         self._notify_flushed()
         fire(reached, PutStatus.PUT_OK)
@@ -241,6 +214,6 @@ class FlushedPuts:
     def _failed(self, failure: Failure) -> None:
         self._is_asked = False
         self._is_broken = True
-        waiting = self._puts.take_all()
+        waiting = self._take_all()
         self._notify_failed(failure)
         fire(waiting, PutStatus.UNKNOWN_ERROR)

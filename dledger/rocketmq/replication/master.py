@@ -101,11 +101,6 @@ class SlaveView:
     ack_offset: int = -1
     transfer_offset: int = -1
 
-    @property
-    def is_ready(self) -> bool:
-        """Whether frames may be sent."""
-        return self.transfer_offset >= 0
-
     def reported(
         self, offset: int, log: LogPort, *, now_ms: int, starts_at_first_file: bool = False
     ) -> str | None:
@@ -156,7 +151,7 @@ class SlaveView:
 
         @param begin_offset, end_offset: of our log.
         """
-        if self.is_ready and not begin_offset <= self.transfer_offset <= end_offset:
+        if self.transfer_offset >= 0 and not begin_offset <= self.transfer_offset <= end_offset:
             return (
                 f"it needs {self.transfer_offset}, but we hold {begin_offset} to {end_offset}: "
                 "it was too slow"
@@ -164,17 +159,13 @@ class SlaveView:
         return None
 
     def sent(self, size: int, now_ms: int) -> None:
-        """Note a send of C{size} bytes of the log."""
+        """Note a send of C{size} bytes of the log; 0: a heartbeat."""
         self.transfer_offset += size
-        self.sent_ms = now_ms
-
-    def beat(self, now_ms: int) -> None:
-        """Note a sent heartbeat."""
         self.sent_ms = now_ms
 
     def is_beat_due(self, now_ms: int, interval_ms: int) -> bool:
         """Whether nothing was sent for C{interval_ms}, so that a heartbeat is due."""
-        return self.is_ready and now_ms - self.sent_ms >= interval_ms
+        return self.transfer_offset >= 0 and now_ms - self.sent_ms >= interval_ms
 
     def is_silent(self, now_ms: int, limit_ms: int) -> bool:
         """Whether the slave has sent no report for more than C{limit_ms}."""
@@ -471,9 +462,8 @@ class HAMaster(Factory):
 
     # -- time -----------------------------------------------------------------------------------
 
-    def tick(self) -> None:
+    def tick(self, now_ms: int) -> None:
         """Run heartbeats, house-keeping and deadlines. Called several times a second."""
-        now_ms = self._now_ms()
         self.transfers.expire(now_ms)
         for (event, host, *_), episode in self._folding.sweep(self._clock.seconds()):
             self.log.info(
@@ -489,7 +479,7 @@ class HAMaster(Factory):
             if view.is_beat_due(now_ms, self._config.ha_send_heartbeat_interval):
                 # While the transport still holds frames, a heartbeat would prove nothing.
                 if not (connection.is_congested or connection.is_lost):
-                    view.beat(now_ms)
+                    view.sent(0, now_ms)
                     connection.heartbeat(view.transfer_offset)
 
     def stop(self) -> None:
@@ -508,7 +498,7 @@ class HAMaster(Factory):
                 address=link.connection.address, ack_offset=link.view.claimed_offset,
                 transfer_offset=link.view.transfer_offset,
                 gap_bytes=end_offset - max(link.view.claimed_offset, 0),
-                is_in_sync=link.view.is_ready and end_offset - link.view.claimed_offset < gap_max,
+                is_in_sync=link.view.transfer_offset >= 0 and end_offset - link.view.claimed_offset < gap_max,
                 transferred_bytes=link.transferred_bytes,
             )
             for link in self._links.values()

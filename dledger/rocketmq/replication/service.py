@@ -235,9 +235,9 @@ class HAService(Service):
         now_ms = self._now_ms()
         self.commits.expire(now_ms)
         if self.slave is not None:
-            self.slave.tick()
+            self.slave.tick(now_ms)
         if self.master is not None:
-            self.master.tick()
+            self.master.tick(now_ms)
             if now_ms - self._flushed_ms >= self.config.ha_flush_interval and not self._is_broken:
                 self._flushed_ms = now_ms
                 self.commits.flush()

@@ -493,9 +493,8 @@ class HAFollower(Factory):
 
     # -- time and disk --------------------------------------------------------------------------
 
-    def tick(self) -> None:
+    def tick(self, now_ms: int) -> None:
         """Run reports, house-keeping and flushes. Called several times a second."""
-        now_ms = self._now_ms()
         self._flush_if_due(now_ms)
         client = self._client
         if client is None:
@@ -546,4 +545,4 @@ class HAFollower(Factory):
         self._notify_failed(failure)
 
     def _now_ms(self) -> int:
-        return round(self._clock.seconds() * 1000)
+        return int(self._clock.seconds() * 1000 + 0.5)

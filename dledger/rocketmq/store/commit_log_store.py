@@ -149,15 +149,11 @@ class CommitLogStore(MessageStore):
         @raise DLedgerError: also DISK_FULL: the file system is nearly full; LEADER_NOT_READY: the queue
             offsets of new messages are not known yet.
         """
-        self._refuse()
-        return self.log.append_plain(messages, now_ms)
-
-    def _refuse(self) -> None:
-        """@raise DLedgerError: the store takes no message now."""
         if not self.is_ready:
             raise DLedgerError(ResponseCode.LEADER_NOT_READY, bytes_to_dispatch=self.reput.behind_bytes)
-        if self._expiry.disk_full:
-            raise DLedgerError(ResponseCode.DISK_FULL, reason=self.why_full)
+        if self._expiry.why_full:
+            raise DLedgerError(ResponseCode.DISK_FULL, reason=self._expiry.why_full)
+        return self.log.append_plain(messages, now_ms)
 
     def log_was_cut(self, end: int) -> None:
         """
@@ -168,6 +164,7 @@ class CommitLogStore(MessageStore):
         """
         self._log_checkpoints.log_was_cut()
         self.bad_records.forget(end)
+        self.sound.forget()
         self.unit_mending.drop()
         try:
             if self.log.begin_offset == end:

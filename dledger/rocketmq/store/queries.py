@@ -12,14 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
+from functools import lru_cache
+from struct import Struct
 
 import attrs
 
 from dledger.rocketmq.store.log.commit_log import CommitLog
 from dledger.rocketmq.store.queues.consume_queue import ConsumeQueue
-from dledger.rocketmq.store.queues.queue_files import FILLER_SIZE, Unit
-from dledger.rocketmq.store.records.body_check import is_usual_and_sound
+from dledger.rocketmq.store.queues.queue_files import FILLER_SIZE, UNIT, Unit
 from dledger.rocketmq.store.records.records import check_record, store_timestamp_of
+from dledger.rocketmq.store.records.store_config import UNIT_SIZE
 from dledger.rocketmq.store.store import MessageStore
 from dledger.values.errors import StoreError
 from protocols.wire.errors import WireError
@@ -36,9 +38,6 @@ BYTES_MAX = 256 * 1024
 FILTERED_RECORDS_MAX = 512
 FILTERED_BYTES_MAX = 1024 * 1024
 _PIECE_BYTES = 256 * 1024
-
-#: Records with at most this gap between them are read together: the gap costs less than another read.
-GAP_BYTES_MAX = 4096
 
 #: Bytes of the log in which L{count_records} counts.
 COUNTED_BYTES_MAX = 16 * 1024 * 1024
@@ -119,29 +118,37 @@ def get_messages(
     return Got(status=status, next_offset=following, begin_offset=begin, end_offset=end)
 
 
+@lru_cache(maxsize=256)
+def _units(count: int) -> Struct:
+    """C{count} units at once."""
+    return Struct(UNIT.format[:1] + UNIT.format[1:] * count)
+
+
 def _collect(
     store: MessageStore, queue: ConsumeQueue, offset: int, count_max: int, bytes_max: int,
     tags_codes: frozenset[int] | None,
 ) -> Got:
-    wanted: list[Unit] = []
-    total = 0
-    removed = False
-    units = queue.read(offset, UNITS_MAX if tags_codes is not None else max(count_max, 1))
-    following = offset
-    for unit in units:
-        if tags_codes is not None and unit.tags_code not in tags_codes:
-            following = unit.queue_offset + 1
-            continue
-        if wanted and (len(wanted) >= count_max or total + unit.size > bytes_max):
-            break
-        following = unit.queue_offset + 1
-        if unit.size == FILLER_SIZE or unit.offset < store.log.begin_offset:
-            removed = True
-            continue
-        wanted.append(unit)
-        total += unit.size
-    records = _records(store, wanted)
-    removed = removed or len(records) < len(wanted)
+    log_begin, removed = store.log.begin_offset, False
+    packed = queue.packed(offset, UNITS_MAX if tags_codes is not None else max(count_max, 1))
+    fields = _units(len(packed) // UNIT_SIZE).unpack(packed)
+    offsets, sizes = fields[::3], fields[1::3]
+    following = offset + len(offsets)
+    if tags_codes is not None or sum(sizes) > bytes_max or min(offsets, default=0) < log_begin:
+        wanted: list[tuple[int, int]] = []
+        total, following = 0, offset
+        for at, size, code in zip(offsets, sizes, fields[2::3], strict=True):
+            if tags_codes is None or code in tags_codes:
+                if wanted and (len(wanted) >= count_max or total + size > bytes_max):
+                    break
+                if size == FILLER_SIZE or at < log_begin:
+                    removed = True
+                else:
+                    wanted.append((at, size))
+                    total += size
+            following += 1
+        offsets, sizes = tuple(at for at, _ in wanted), tuple(size for _, size in wanted)
+    records = store.sound.read(offsets, sizes)
+    removed = removed or len(records) < len(offsets)
     if records:
         status = GetStatus.FOUND
     elif removed:
@@ -172,7 +179,7 @@ def _filter(
             piece.append(unit)
             size += unit.size
         following = units[at - 1].queue_offset + 1
-        records = _records(store, piece)
+        records = store.sound.read([one.offset for one in piece], [one.size for one in piece])
         removed = removed or len(records) < len(piece)
         for record in records:
             examined += 1
@@ -194,33 +201,6 @@ def _filter(
 
 def _queue_offset_of(record: bytes) -> int:
     return int.from_bytes(record[20:28], "big")
-
-
-def _records(store: MessageStore, units: list[Unit]) -> list[bytes]:
-    """The sound records of units in order, without those that the log lacks. Neighbours are read together."""
-    records: list[bytes] = []
-    start, data = 0, b""
-    for index, unit in enumerate(units):
-        at = unit.offset - start
-        if not 0 <= at <= len(data) - unit.size:
-            start, at = unit.offset, 0
-            data = store.log.read(start, _reach(units, index))
-        record = data[at : at + unit.size]
-        is_whole = len(record) == unit.size
-        if is_whole and (is_usual_and_sound(record, unit.offset) or store.is_sound(unit.offset, record)):
-            records.append(record)
-    return records
-
-
-def _reach(units: list[Unit], index: int) -> int:
-    """Bytes from the start of a unit's record to the end of the last record to read together with it."""
-    first = units[index]
-    end = first.offset + first.size
-    for unit in units[index + 1 :]:
-        if not end <= unit.offset <= end + GAP_BYTES_MAX:
-            break
-        end = unit.offset + unit.size
-    return end - first.offset
 
 
 def record_at(store: MessageStore, offset: int, *, size: int = 0) -> bytes | None:

@@ -37,11 +37,9 @@ from dledger.rocketmq.store.records.bad_records import BadRecords
 from dledger.rocketmq.store.records.checkpoint import AbortFile
 from dledger.rocketmq.store.records.events import Arrived
 from dledger.rocketmq.store.records.message_log import StoredLog
-from dledger.rocketmq.store.records.records import check_record
 from dledger.rocketmq.store.records.store_config import StoreConfig
+from dledger.rocketmq.store.sound_records import SoundRecords
 from dledger.values.errors import StoreError
-from protocols.wire.errors import WireError
-from protocols.wire.rocketmq.layout import MAGIC_V1, MAGIC_V2, MIN_MESSAGE_SIZE, WALKED
 
 TICK_S = 0.5
 CHECKPOINT_TICKS = 20
@@ -60,6 +58,7 @@ class MessageStore:
     @ivar reput, dispatcher: read the log on, and put each record into its queue and the index by key.
     @ivar indexing: puts dispatched records into the index by key; None: there is none.
     @ivar bad_records: damaged records found so far.
+    @ivar sound: reads records for consumers.
     @ivar unit_mending: makes units of consume queues again that the disk cannot read.
     @ivar is_ready: every message from before the start is in its queue, so new ones can be appended.
     """
@@ -77,6 +76,7 @@ class MessageStore:
         self.queues = queues = opened.queues
         self.is_ready = False
         self.bad_records = bad_records
+        self.sound = SoundRecords(log, bad_records)
         self.indexing = opened.indexing
         self.dispatcher = dispatcher = opened.dispatcher
         self.reput = ReputMessageService(
@@ -119,27 +119,6 @@ class MessageStore:
         self._events.arrived(arrived)
 
     # -- use -------------------------------------------------------------------------------------
-
-    def is_sound(self, offset: int, record: bytes) -> bool:
-        """Whether a record, as its consume queue describes it, can be served; else it is noted."""
-        size = len(record)
-        if size < MIN_MESSAGE_SIZE:
-            problem = f"log at {offset}: size={size} is too small for a record"
-        else:
-            length, magic, own = WALKED.unpack_from(record)
-            if length != size or own != offset:
-                problem = f"log at {offset}: size={length} and own offset {own}, not {size} and {offset}"
-            elif magic not in (MAGIC_V1, MAGIC_V2):  # readers of ours would fail for all that came with it
-                problem = f"log at {offset}: magic={magic & 0xFFFFFFFF:08x} is not that of a message"
-            else:
-                try:
-                    problem = ""
-                    check_record(record, 0, offset, size)
-                except WireError as error:
-                    problem = str(error)
-        if problem:
-            self.bad_records.note(offset, problem)
-        return not problem
 
     def forget_topic(self, topic: str) -> None:
         """

@@ -13,7 +13,6 @@ Source: HAConnection.java and HAService.HAClient (4.9.8), DefaultHAConnection an
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TypeAlias
 
 import attrs
@@ -151,14 +150,12 @@ class TransferReader:
         """Whether the bytes so far end in the middle of a frame."""
         return self._left > 0 or bool(self._kept)
 
-    def feed(self, data: bytes | memoryview) -> Iterator[Piece]:
+    def feed(self, data: bytes | memoryview, pieces: list[Piece]) -> None:
         """
-        The pieces in C{data}, in order, as views of it. A header at the end of C{data} and a heartbeat come
-        as a piece without bytes, so that the caller can check the offset.
+        Add the pieces in C{data}, in order, as views of it. A header at the end of C{data} and a heartbeat
+        come as a piece without bytes, so that the caller can check the offset.
 
-        The caller must exhaust the iterator before the next call.
-
-        @raise WireError: a header with an impossible offset or size; the pieces before it were yielded.
+        @raise WireError: a header with an impossible offset or size; the pieces before it were added.
         """
         view = memoryview(data)
         at, end = 0, len(data)
@@ -169,14 +166,14 @@ class TransferReader:
                 return
             header, self._kept = self._kept, b""
             if self._begin(header, 0) == 0 or at == end:
-                yield self._offset, _EMPTY
+                pieces.append((self._offset, _EMPTY))
         while at < end:
             if self._left:
                 size = min(self._left, end - at)
                 offset = self._offset
                 self._offset += size
                 self._left -= size
-                yield offset, view[at : at + size]
+                pieces.append((offset, view[at : at + size]))
                 at += size
             elif end - at < TRANSFER_HEADER_SIZE:
                 self._kept = bytes(view[at:])
@@ -185,7 +182,7 @@ class TransferReader:
                 size = self._begin(data, at)
                 at += TRANSFER_HEADER_SIZE
                 if size == 0 or at == end:
-                    yield self._offset, _EMPTY
+                    pieces.append((self._offset, _EMPTY))
 
     def _begin(self, data: bytes | memoryview, at: int) -> int:
         offset, body_size = TRANSFER_HEADER.unpack_from(data, at)

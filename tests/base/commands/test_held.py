@@ -32,7 +32,7 @@ class HeldTests(SynchronousTestCase):
     def test_held(self) -> None:
         """Each is found by its key and by its connection, in the order of arrival."""
         self.assertEqual(list(self.table), [self.first, self.second, self.third])
-        self.assertEqual((len(self.table), list(self.table.keys)), (3, ["q", "r"]))
+        self.assertEqual((len(self.table), list(self.table.by_key)), (3, ["q", "r"]))
         self.assertEqual(list(self.table.of("q")), [self.first, self.second])
         self.assertEqual(list(self.table.of("s")), [])
         self.assertEqual(self.table.of_connection(OTHER), [self.third])
@@ -46,9 +46,9 @@ class HeldTests(SynchronousTestCase):
         self.assertEqual((list(self.table.of("q")), self.table.of_connection(ONE)), ([self.second],) * 2)
         self.assertTrue(self.table.release(self.second))
         self.assertTrue(self.table.release(self.third))
-        self.assertEqual((len(self.table), list(self.table.keys)), (0, []))
+        self.assertEqual((len(self.table), list(self.table.by_key)), (0, []))
         fields = cast(Any, self.table)
-        self.assertEqual((fields._by_key, fields._by_connection, fields._keys), ({}, {}, {}))
+        self.assertEqual((fields.by_key, fields._by_connection, fields._keys), ({}, {}, {}))
 
     def test_released_meanwhile(self) -> None:
         """An answer may end a connection, and so release others before their turn."""

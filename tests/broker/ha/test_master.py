@@ -82,7 +82,7 @@ class MasterCase(SynchronousTestCase):
         """Tick all the while."""
         for _ in range(ms // step_ms):
             self.clock.advance(step_ms / 1000)
-            self.master.tick()
+            self.master.tick(self.master._now_ms())
 
 
 class StreamTests(MasterCase):
@@ -329,7 +329,7 @@ class RefusalTests(MasterCase):
         self.assertEqual(sum("without a report" in line for line in lines), 2)
         self.clock.advance(11)
         with capturedLogs() as events:
-            self.master.tick()
+            self.master.tick(self.master._now_ms())
         self.assertIn("slaves of 10.0.0.1 connected 10 times in 0 s", [formatEvent(one) for one in events])
 
     def test_a_controller_handshake_is_refused(self) -> None:

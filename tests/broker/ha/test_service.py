@@ -283,7 +283,7 @@ class LifeTests(ServiceCase):
         """It is not silent: the owner is informed."""
         self.make()
         assert self.service.master is not None
-        self.patch(self.service.master, "tick", lambda: 1 / 0)
+        self.patch(self.service.master, "tick", lambda _now_ms: 1 / 0)
         self.pass_time(200)
         self.assertIn("division by zero", self.reasons[0])
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)

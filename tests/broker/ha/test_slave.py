@@ -75,7 +75,7 @@ class ClientCase(SynchronousTestCase):
         """Tick all the while."""
         for _ in range(ms // 100):
             self.clock.advance(0.1)
-            self.slave.tick()
+            self.slave.tick(self.slave._now_ms())
 
     def send(self, client: HAClient, offset: int, body: bytes = b"") -> None:
         """A frame of the master."""

@@ -18,7 +18,7 @@ class StartTests(SynchronousTestCase):
 
     def test_nothing_before_it(self) -> None:
         """Nothing is sent, no heartbeat either."""
-        self.assertFalse(self.view.is_ready)
+        self.assertEqual(self.view.transfer_offset, -1)
         self.assertFalse(self.view.is_beat_due(10**9, 5000))
         self.assertIsNone(self.view.misplaced(self.log.begin_offset, self.log.end_offset))
 
@@ -48,7 +48,7 @@ class StartTests(SynchronousTestCase):
         ):
             view = SlaveView(heard_ms=0, sent_ms=0, vouched_offset=0)
             self.assertIn(said, view.reported(offset, self.log, now_ms=1) or "accepted")
-            self.assertFalse(view.is_ready)
+            self.assertEqual(view.transfer_offset, -1)
             self.assertEqual((view.ack_offset, view.claimed_offset), (-1, -1))
 
     def test_the_last_file_takes_the_next_byte(self) -> None:
@@ -111,7 +111,7 @@ class TimeTests(SynchronousTestCase):
         view.reported(0, MemoryLog(), now_ms=100)
         self.assertFalse(view.is_beat_due(4999, 5000))
         self.assertTrue(view.is_beat_due(5000, 5000))
-        view.beat(5000)
+        view.sent(0, 5000)
         self.assertFalse(view.is_beat_due(9999, 5000))
         view.sent(1, 9000)
         self.assertFalse(view.is_beat_due(13_999, 5000))

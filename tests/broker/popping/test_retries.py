@@ -193,4 +193,4 @@ class FilterTests(PopCase):
         """When all was looked at, it waits."""
         self.send(b"a", properties="TAGS\x01A\x02")
         self.assertEqual(self.wanted(), [])
-        self.assertFalse(self.parts.pops._polls.has_woken)
+        self.assertFalse(self.parts.pops.polls.has_woken)

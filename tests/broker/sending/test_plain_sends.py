@@ -10,14 +10,16 @@ import attrs
 from twisted.internet.address import IPv4Address
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.rocketmq.answering.refusals import Code
 from dledger.rocketmq.broker.producing.send_properties import (
     broker_properties,
     plain_properties,
     stored_properties,
     waits,
 )
+from dledger.rocketmq.broker.producing.sending import sends
 from dledger.rocketmq.metadata.tables import TopicConfig
-from protocols.wire.remoting import RemotingCommand, encode_command
+from protocols.wire.remoting import RemotingCommand, decode_command, encode_command
 from tests.broker.put_support import WALL_MS
 from tests.broker.send_support import Client, Sending, send_of
 from tests.broker.support import log_bytes
@@ -186,6 +188,20 @@ class PlainSendsTests(SynchronousTestCase):
         self.assertGreater(twins.puts, 500)
         self.assertGreater(len(twins.short.stored()), twins.puts)
 
+    def test_longest(self) -> None:
+        """A message that nearly fills a file takes the short road; longer ones are refused alike."""
+        twins = self.made(store={"mapped_file_size_commit_log": 4096})
+        size, code = 3700, 0
+        while not code:
+            size += 1
+            answers = twins.send(java(opaque=size, body=bytes(size)))
+            self.same(twins, answers)
+            code = decode_command(answers[1][0][4:]).code
+        self.assertEqual(code, Code.MESSAGE_ILLEGAL)
+        self.assertEqual([len(one.body) for one in twins.short.stored()], list(range(3701, size)))
+        self.assertGreater(twins.puts, 10)
+        self.assertLess(size - 3701 - twins.puts, 80)
+
     def test_order(self) -> None:
         """What is plain and what is not are stored in the order in which they came."""
         twins = self.made()
@@ -258,9 +274,154 @@ class PlainSendsTests(SynchronousTestCase):
         other.transport.peerAddr = IPv4Address("TCP", "10.9.8.7", 6)
         twins.send(java(1))
         other.connection.dataReceived(length_word(java(1)))
+        twins.answered()
         hosts = [str(one.born_host) for one in twins.short.stored()]
         self.assertEqual(len(set(hosts)), 2)
         self.assertEqual(hosts[1], "10.9.8.7:6")
+
+
+class TogetherTests(SynchronousTestCase):
+    """What several connections send in one turn is one put."""
+
+    def setUp(self) -> None:
+        self.start()
+
+    def start(self, **options: Any) -> None:
+        """A broker with three clients."""
+        self.broker = Sending(store={"mapped_file_size_commit_log": 1 << 17}, **options)
+        self.addCleanup(self.broker.stop)
+        self.broker.metadata.topics.put(
+            TopicConfig(topic_name="T1", read_queue_nums=4, write_queue_nums=4, perm=6), WALL_MS)
+        self.clients = [self.broker.connect() for _ in range(3)]
+        self.puts: list[int] = []
+        put = self.broker.pipeline.put
+
+        def counted(messages: Any, **options: Any) -> Any:
+            self.puts.append(len(messages))
+            return put(messages, **options)
+
+        self.patch(self.broker.pipeline, "put", counted)
+
+    def send(self, client: int, opaque: int, **fields: Any) -> None:
+        """One message, whose body is the number of its request."""
+        frame = length_word(java(opaque, b"%d" % opaque, **fields))
+        self.clients[client].connection.dataReceived(frame)
+
+    def answered(self, client: int) -> list[tuple[int, int]]:
+        """To one of them: numbers of requests, and codes."""
+        return [(one.opaque, one.code) for one in self.clients[client].received()]
+
+    def stored(self) -> list[bytes]:
+        """Bodies in the log."""
+        return [one.body for one in self.broker.stored()]
+
+    def several(self) -> None:
+        """They have sent before."""
+        for client in range(3):
+            self.send(client, 100 + client)
+            self.answered(client)
+        self.puts.clear()
+
+    def test_one(self) -> None:
+        """A producer that sends alone does not wait for the end of the turn."""
+        for opaque in range(3):
+            self.send(0, opaque)
+            self.assertEqual(self.puts, [1] * (opaque + 1))
+        self.assertEqual(self.answered(0), [(0, 0), (1, 0), (2, 0)])
+
+    def test_several(self) -> None:
+        """One put, in the order of the reads; each gets the answer to its request, with its own offsets."""
+        self.several()
+        self.send(0, 1)
+        self.send(1, 2, i="WAIT\x01false")  # the long road, and answered at once
+        self.send(2, 3)
+        self.assertEqual(self.puts, [])
+        self.assertEqual(self.answered(1), [(2, 0)])
+        self.assertEqual(self.puts, [3])
+        self.assertEqual(self.stored()[3:], [b"1", b"2", b"3"])
+        for client, opaque in ((0, 1), (2, 3)):
+            (answer,) = self.clients[client].received()
+            self.assertEqual((answer.opaque, answer.code), (opaque, 0))
+            (stored,) = [one for one in self.broker.stored() if one.body == b"%d" % opaque]
+            self.assertEqual(answer.ext_fields["msgId"][16:], f"{stored.physical_offset:016X}")
+            self.assertEqual(answer.ext_fields["queueOffset"], str(stored.queue_offset))
+
+    def test_slaves(self) -> None:
+        """All wait for slaves together, and the answers that were made before are each for its connection."""
+        self.start(broker_role="SYNC_MASTER")
+        slave = self.broker.slave()
+        for opaque in (1, 10, 20):
+            for client in range(3):
+                self.send(client, opaque + client)
+            self.assertEqual([self.answered(client) for client in range(3)], [[]] * 3)
+            self.broker.report(slave)
+            self.assertEqual([self.answered(client) for client in range(3)],
+                             [[(opaque + client, 0)] for client in range(3)])
+        self.assertEqual(self.puts[-2:], [3, 3])
+
+    def test_again(self) -> None:
+        """The same one again in the same turn: what came before it is put with it, in order."""
+        self.several()
+        self.send(0, 1)
+        self.send(1, 2)
+        self.send(1, 3)
+        self.assertEqual(self.puts, [3])
+        self.send(0, 4)
+        self.assertEqual((self.answered(0), self.answered(1)), ([(1, 0), (4, 0)], [(2, 0), (3, 0)]))
+        self.assertEqual(self.stored()[3:], [b"1", b"2", b"3", b"4"])
+
+    def test_many(self) -> None:
+        """A turn may end late: from L{sends.TOGETHER_MAX} messages on nothing waits for that."""
+        self.several()
+        self.patch(sends, "TOGETHER_MAX", 2)
+        self.send(0, 1)
+        self.send(1, 2)
+        self.assertEqual(self.puts, [2])
+
+    def test_refused(self) -> None:
+        """All are answered that nothing was stored, and that the broker goes on."""
+        self.several()
+        self.send(0, 1)
+        self.send(1, 2, i="WAIT\x01false")
+        self.broker.pipeline.close("it stops")
+        self.assertEqual((self.answered(0), self.answered(1)), ([(1, 14)], [(2, 14)]))
+        self.assertEqual(len(self.stored()), 3)
+
+    def test_lost(self) -> None:
+        """A connection that ends before the turn does: the others are answered."""
+        self.several()
+        self.send(0, 1)
+        self.send(1, 2)
+        self.clients[0].connection.abort("lost")
+        self.assertEqual(self.answered(1), [(2, 0)])
+        self.assertEqual(self.stored()[3:], [b"1", b"2"])
+
+    def test_bug_in_one(self) -> None:
+        """A bug costs the connection that met it, with all its messages of this read; others lose nothing."""
+        self.several()
+        self.send(0, 1)
+        read = self.broker.broker.sends._plain.read
+        seen: list[int] = []
+
+        def fail(connection: Any, request: Any) -> Any:
+            seen.append(request.opaque)
+            return read(connection, request) if len(seen) < 2 else 1 // 0
+
+        self.patch(self.broker.broker.sends._plain, "read", fail)
+        self.clients[1].connection.dataReceived(length_word(java(2)) + length_word(java(3)))
+        self.assertTrue(self.clients[1].connection.is_lost)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.assertEqual((self.answered(0), self.stored()[3:]), ([(1, 0)], [b"1"]))
+
+    def test_bug_in_all(self) -> None:
+        """A bug in the put costs the connections of this turn."""
+        self.several()
+        self.send(0, 1)
+        self.send(1, 2)
+        self.patch(self.broker.pipeline, "put", lambda *_messages, **_options: 1 // 0)
+        self.broker.clock.advance(0)
+        self.assertEqual([one.connection.is_lost for one in self.clients], [True, True, False])
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 2)
 
 
 class PlainPropertiesTests(SynchronousTestCase):

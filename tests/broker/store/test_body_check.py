@@ -16,6 +16,7 @@ from dledger.rocketmq.store.records.body_check import (
     are_bodies_right,
     equal_records,
     is_usual_and_sound,
+    sound_run,
 )
 from dledger.rocketmq.store.records.records import problem_of
 from dledger.testing.world.disk import SimDisk
@@ -86,6 +87,38 @@ class UsualRecordTests(SynchronousTestCase):
                     if place != 8 or hurt[8] & 0x7F != record[8] & 0x7F:
                         self.assertFalse(is_usual_and_sound(bytes(hurt), at - size), place)
         self.assertGreater(taken, 10)
+
+
+class SoundRunTests(SynchronousTestCase):
+    """L{sound_run} takes at once what L{is_usual_and_sound} takes one by one, and nothing else."""
+
+    def setUp(self) -> None:
+        log = open_log(SimDisk(random.Random(1)), config=config_of(mapped_file_size_commit_log=BIG))
+        rng = random.Random(2)
+        log.append([[message(rng.randbytes(20), queue_id=at % 4) for at in range(RUN_MIN + 5)]], 1)
+        self.data = log_bytes(log)
+        self.size = len(self.data) // (RUN_MIN + 5)
+
+    def test_run(self) -> None:
+        """All of them; from a later one on; too few; at another place."""
+        self.assertEqual(sound_run(self.data, 0), (RUN_MIN + 5, self.size))
+        self.assertEqual(sound_run(self.data[self.size :], self.size), (RUN_MIN + 4, self.size))
+        self.assertEqual(sound_run(self.data[: self.size * RUN_MIN - 1], 0), (0, 0))
+        self.assertEqual(sound_run(self.data, 8), (0, 0))
+
+    def test_damaged(self) -> None:
+        """Any byte of any record whose change makes it unsound."""
+        rng, noticed = random.Random(3), 0
+        for number in (0, 1, 17, RUN_MIN + 4):
+            at = number * self.size
+            for place in range(self.size):
+                hurt = bytearray(self.data)
+                hurt[at + place] ^= 1 << rng.randrange(7)
+                if not is_usual_and_sound(bytes(hurt[at : at + self.size]), at):
+                    noticed += 1
+                    count, _ = sound_run(bytes(hurt), 0)
+                    self.assertTrue(number >= count, (number, place))
+        self.assertGreater(noticed, 4 * 40)
 
 
 class BodyCheckTests(SynchronousTestCase):

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import random
-
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -77,19 +75,6 @@ class QueriesTests(SynchronousTestCase):
             content[unit.offset - base + place] ^= 1
         self.assertEqual([decode_message(one).body[0] for one in self.get(4).records][:3], [4, 5, 6])
 
-    def test_a_wrong_unit_is_not_served(self) -> None:
-        """A unit of a queue that leads to another record is not served either."""
-        queue = self.store.queues.get("T1", 0)
-        assert queue is not None
-        (unit,) = queue.read(3, 1)
-        record = self.store.log.read(unit.offset, unit.size)
-        self.assertTrue(self.store.is_sound(unit.offset, record))
-        self.assertFalse(self.store.is_sound(unit.offset + 1, record))
-        self.assertFalse(self.store.is_sound(unit.offset + 2, record[:-1]))
-        self.assertFalse(self.store.is_sound(unit.offset + 3, record[:50]))
-        self.assertFalse(self.store.is_sound(unit.offset, record[:4] + b"\xde" + record[5:]))
-        self.assertEqual(self.store.bad_records.count, 4)
-
     def get(self, offset: int, **options: object) -> Got:
         """Of the queue."""
         values = {"is_slave": False, **options}
@@ -120,29 +105,6 @@ class QueriesTests(SynchronousTestCase):
         self.patch(queries, "UNITS_MAX", 4)
         self.assertEqual(self.get(1, tags_codes=frozenset([java_hash("C")])).next_offset, 5)
 
-    def test_neighbours_are_read_together(self) -> None:
-        """Records that stand close together are one read for each file; what is read is the same however."""
-        rng = random.Random(3)
-        for _ in range(60):
-            size, topic = rng.randrange(600), rng.choice(["T1", "T1", "T2"])
-            self.store.log.append([[message(rng.randbytes(size), topic=topic)]], 2_000)
-        self.opened.settle()
-        queue = self.store.queues.get("T1", 0)
-        assert queue is not None
-        end = queue.next_index
-        alone = [self.store.log.read(unit.offset, unit.size) for unit in queue.read(0, end)]
-        reads: list[int] = []
-        read = self.store.log.read
-        self.patch(self.store.log, "read", lambda offset, size: reads.append(offset) or read(offset, size))
-        files = self.store.log.end_offset // LOG_SIZE + 1
-        for gap, most in ((0, 60), (200, 40), (queries.GAP_BYTES_MAX, files)):
-            self.patch(queries, "GAP_BYTES_MAX", gap)
-            for first in (0, 17, end - 1):
-                reads.clear()
-                got = self.get(first, count_max=1000)
-                self.assertEqual(list(got.records), alone[first:])
-                self.assertLessEqual(len(reads), most)
-
     def test_each_case_has_its_status(self) -> None:
         """Each case has its status; a master corrects the offset, a slave does not."""
         self.store.checkpoint()
@@ -164,6 +126,19 @@ class QueriesTests(SynchronousTestCase):
         self.store.log.cut(0)
         self.assertEqual(self.get(3).status, GetStatus.NO_MATCHED_LOGIC_QUEUE)
         self.assertEqual(offset_at(self.store, "T1", 0, 1_000), 0)
+
+    def test_others_come_after_a_cut(self) -> None:
+        """Records that were read, and then cut, are given to nobody: others of their size come there."""
+        self.assertEqual(self.numbers(self.get(0)), list(range(30)))
+        queue = self.store.queues.get("T1", 0)
+        assert queue is not None
+        (unit,) = queue.read(20, 1)
+        self.store.log.cut(unit.offset)
+        for number in range(20, 30):
+            new = message(bytes([100 + number]) * 300, properties={"TAGS": "A"})
+            self.store.log.append([[new]], 2_000)
+        self.opened.settle()
+        self.assertEqual(self.numbers(self.get(0)), [*range(20), *range(120, 130)])
 
     def test_fillers_are_not_given_out(self) -> None:
         """A queue that begins in the middle: fillers are never given out."""

@@ -102,6 +102,7 @@ class PullCommands(CommandGroup):
     The group of commands.
 
     @ivar commits: judges what consumers commit.
+    @ivar held: the requests that wait.
     @ivar progress: how far the groups have pulled.
     @ivar found: number of answers with messages.
     @ivar missed: number of other answers, except refusals.
@@ -128,7 +129,7 @@ class PullCommands(CommandGroup):
         self._wall_ms = inside.wall_ms
         self._slow_bytes = slow_bytes
         self._held_max = held_max
-        self._held: HeldRequests[Key, _Held] = HeldRequests()
+        self.held: HeldRequests[Key, _Held] = HeldRequests()
         self._call: IDelayedCall | None = None
         self._turn_bytes = 0
         self._is_stopped = False
@@ -140,7 +141,7 @@ class PullCommands(CommandGroup):
 
     def __len__(self) -> int:
         """Number of held requests."""
-        return len(self._held)
+        return len(self.held)
 
     def handlers(self) -> Handlers:
         """By request code."""
@@ -168,7 +169,7 @@ class PullCommands(CommandGroup):
                                                 "another answer now: ask again")
             held.is_postponed = True
             if not is_clogged:
-                self._held.wake(held)
+                self.held.wake(held)
         else:
             got = self._get(pull)
             if is_former:
@@ -259,14 +260,14 @@ class PullCommands(CommandGroup):
         if len(self) >= self._held_max or self._is_stopped or connection.is_lost or request.is_oneway:
             return None
         held = _Held(connection, request, self._clock.seconds() + pull.suspend_ms / 1000, pull)
-        self._held.hold(pull.key, held)
+        self.held.hold(pull.key, held)
         return held
 
     def arrived(self, arrived: Arrived) -> None:
         """These queues have new messages."""
         for key in sorted(arrived) if len(self) else ():
-            for held in self._held.of(key):
-                self._held.wake(held)
+            for held in self.held.of(key):
+                self.held.wake(held)
         self._look()
 
     def _turn(self) -> None:
@@ -278,11 +279,11 @@ class PullCommands(CommandGroup):
         """Examine the woken requests now, or in the next turn if one is scheduled."""
         if self._call is not None:
             return
-        for held in self._held.woken(WOKEN_MAX):
+        for held in self.held.woken(WOKEN_MAX):
             self._try_again(held)
             if self._turn_bytes >= TURN_BYTES_MAX:
                 break
-        if self._held.has_woken and self._call is None:
+        if self.held.has_woken and self._call is None:
             self._call = self._clock.callLater(0, self._turn)
 
     def _try_again(self, held: _Held, *, is_over: bool = False) -> None:
@@ -291,7 +292,7 @@ class PullCommands(CommandGroup):
             held.is_postponed = True
             return
         if self._turn_bytes >= TURN_BYTES_MAX:
-            self._held.wake(held)
+            self.held.wake(held)
             return
         pull = held.pull
         try:
@@ -299,7 +300,7 @@ class PullCommands(CommandGroup):
                 pull = attrs.evolve(self._reading.read(held.connection, held.request), offset=pull.offset)
             got = self._get(pull)
         except Exception as error:
-            self._held.release(held)
+            self.held.release(held)
             self._refuse(held, error)
             return
         code = self._code_of(pull, got)
@@ -312,7 +313,7 @@ class PullCommands(CommandGroup):
             return
         if code == Code.PULL_NOT_FOUND and held.has_moved:
             code = Code.PULL_RETRY_IMMEDIATELY  # so that its next request uses the advanced offset
-        self._held.release(held)
+        self.held.release(held)
         self._answer(held.connection, held.request, pull, got, code)
 
     def _refuse(self, held: _Held, error: Exception) -> None:
@@ -325,28 +326,28 @@ class PullCommands(CommandGroup):
     def sweep(self) -> None:
         """Answer the requests whose deadline has passed. Called about once a second."""
         now_s = self._clock.seconds()
-        for held in self._held:
+        for held in self.held:
             is_over = held.deadline_s <= now_s
             if held.is_postponed or is_over:
                 self._try_again(held, is_over=is_over)
 
     def drained(self, connection: CommandConnection) -> None:
         """The connection takes output again."""
-        for held in self._held.of_connection(connection):
+        for held in self.held.of_connection(connection):
             if held.is_postponed:
-                self._held.wake(held)
+                self.held.wake(held)
         self._look()
 
     def connection_lost(self, connection: CommandConnection) -> None:
         """Release the requests of an ended connection."""
         self.commits.connection_lost(connection)
-        for held in self._held.of_connection(connection):
-            self._held.release(held)
+        for held in self.held.of_connection(connection):
+            self.held.release(held)
 
     def answer_held(self, remark: str) -> None:
         """Answer all held requests with no message; their clients ask again. @param remark: the reason."""
-        for held in self._held:
-            self._held.release(held)
+        for held in self.held:
+            self.held.release(held)
             code = Code.PULL_RETRY_IMMEDIATELY if held.has_moved else Code.PULL_NOT_FOUND
             held.connection.answer(
                 held.request, code=code, remark=remark, ext_fields={
@@ -362,4 +363,4 @@ class PullCommands(CommandGroup):
         if self._call is not None:
             self._call.cancel()
             self._call = None
-        self._held.forget_woken()
+        self.held.forget_woken()

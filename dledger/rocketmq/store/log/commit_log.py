@@ -258,8 +258,10 @@ class CommitLog:
         @raise DLedgerError: DISK_FULL; nothing has changed.
         @raise StoreError: a write failed; the log is broken.
         """
+        log = self._log
+        assert log.walk.end == log.end, "the log ends in the middle of a record: cut it first"
         writes, taken, placed = lay_out(
-            messages, end=self._writable_end(), file_size=self.file_size, now_ms=now_ms,
+            messages, end=log.end, file_size=self.file_size, now_ms=now_ms,
             queue_offsets=self.queue_offsets,
         )
         self._write(writes, placed.end)
@@ -270,12 +272,6 @@ class CommitLog:
         finally:
             self._newest = _NOTHING
         return placed
-
-    def _writable_end(self) -> int:
-        """The end, at which a master appends; asserts that it is the end of a record."""
-        log = self._log
-        assert log.walk.end == log.end, "the log ends in the middle of a record: cut it first"
-        return log.end
 
     def _write(self, writes: list[tuple[int, bytes]], end: int) -> None:
         segments = self._segments

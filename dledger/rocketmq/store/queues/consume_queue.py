@@ -274,6 +274,12 @@ class ConsumeQueue(QueueUnits):
         return self._begin_index == self.next_index
 
     def read(self, index: int, count: int) -> list[Unit]:
+        """As L{packed}, unpacked."""
+        return [
+            Unit(index + at, *unit) for at, unit in enumerate(UNIT.iter_unpack(self.packed(index, count)))
+        ]
+
+    def packed(self, index: int, count: int) -> bytearray:
         """
         Read up to C{count} units from C{index} on; fewer at the end of the queue.
 
@@ -282,22 +288,20 @@ class ConsumeQueue(QueueUnits):
             from the log; for others after it, this read ends before them.
         """
         assert self._begin_index <= index <= self.next_index, (self._begin_index, index, self.next_index)
-        found: list[Unit] = []
         end = min(index + count, self.next_index)
         written = self.next_index - len(self._pending) // UNIT_SIZE
-        while index < end:
-            if index < written:
-                data, lost = self._load(index, min(end, written) - index)
-                if lost:
-                    data = data[: (min(lost) - index) * UNIT_SIZE]
-                    end = min(lost)
-                    if end == index and not found:
-                        raise OSError(errno.EIO, f"unit {index} cannot be read; it is being made again")
-            else:
-                data = bytes(self._pending[(index - written) * UNIT_SIZE : (end - written) * UNIT_SIZE])
-            for offset, size, code in UNIT.iter_unpack(data):
-                found.append(Unit(index, offset, size, code))
-                index += 1
+        at, found = index, bytearray()
+        while at < min(end, written):
+            data, lost = self._load(at, min(end, written) - at)
+            if lost:
+                end = min(lost)
+                data = data[: (end - at) * UNIT_SIZE]
+                if end == index:
+                    raise OSError(errno.EIO, f"unit {index} cannot be read; it is being made again")
+            found += data
+            at += len(data) // UNIT_SIZE
+        if at < end:
+            found += self._pending[(at - written) * UNIT_SIZE : (end - written) * UNIT_SIZE]
         return found
 
     # -- changes of the log ------------------------------------------------------------------------

@@ -49,6 +49,7 @@ def _place_of(field: int) -> int:
 
 
 _SIZE_AT, _MAGIC_AT, _CRC_AT, _FLAG_AT, _LENGTH_AT = map(_place_of, range(5))
+_OWN_AT = SOUND_PART.pack(0, 0, 0, -1, 0, 0).index(0xFF)
 _SAME = [at + byte for at in (_SIZE_AT, _MAGIC_AT, _FLAG_AT, _LENGTH_AT) for byte in range(4)]
 
 
@@ -61,6 +62,11 @@ def _bodies(size: int, body_size: int) -> Struct:
 @lru_cache(maxsize=64)
 def _numbers(count: int) -> Struct:
     return Struct(f">{count}I")
+
+
+@lru_cache(maxsize=64)
+def _offsets(count: int) -> Struct:
+    return Struct(f">{count}q")
 
 
 def equal_records(view: memoryview, at: int) -> tuple[int, int]:
@@ -123,7 +129,10 @@ class BodyCheck:
 
     def copy(self) -> BodyCheck:
         """An independent walk from the same state."""
-        twin = BodyCheck(self._file_size, self.fed)
+        twin = BodyCheck.__new__(BodyCheck)
+        twin._file_size = self._file_size
+        twin.fed = self.fed
+        twin._head = self._head
         twin._start = self._start
         twin._end = self._end
         twin._head = self._head
@@ -211,6 +220,35 @@ class BodyCheck:
         if not self._left and self._crc & 0x7FFFFFFF != self._wanted:
             raise _wrong(self._start, self._wanted, self._crc)
         return at + len(body)
+
+
+def _fits_and_is_ours(data: bytes, offset: int, size: int, count: int) -> bool:
+    """Whether records that are like the first one have their own offsets, and lengths like its."""
+    own = _offsets(count).pack(*range(offset, offset + count * size, size))
+    topic_at = _SHORT + BODY_PART.unpack_from(data)[-1]
+    lengths_at = topic_at + 1 + data[topic_at]
+    return (
+        all(own[byte::8] == data[_OWN_AT + byte : count * size : size] for byte in range(8))
+        and all(data[at : count * size : size] == data[at : at + 1] * count
+                for at in (topic_at, lengths_at, lengths_at + 1))
+    )
+
+
+def sound_run(data: bytes, offset: int) -> tuple[int, int]:
+    """
+    The number of records at the beginning of C{data} that have one size and are all as L{is_usual_and_sound}
+    wants them, and their size; (0, 0) if they are few, or one is not so.
+
+    @param offset: of the first in the log; no bytes are between two of them.
+    """
+    view = memoryview(data)
+    count, size = equal_records(view, 0)
+    if (
+        not count or not is_usual_and_sound(data[:size], offset)
+        or not _fits_and_is_ours(data, offset, size, count) or not are_bodies_right(view, 0, count, size)
+    ):
+        return 0, 0
+    return count, size
 
 
 def is_usual_and_sound(record: bytes, offset: int) -> bool:

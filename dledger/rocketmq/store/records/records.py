@@ -386,7 +386,9 @@ class RecordWalk:
 
     def copy(self) -> RecordWalk:
         """An independent walk from the same state."""
-        twin = RecordWalk(self._file_size, self.end)
+        twin = RecordWalk.__new__(RecordWalk)
+        twin._file_size = self._file_size
+        twin.end = self.end
         twin._fed = self._fed
         twin._next = self._next
         twin._head = self._head

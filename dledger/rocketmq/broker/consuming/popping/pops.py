@@ -85,7 +85,7 @@ class PopCommands(CommandGroup):
     """
     The commands that take messages.
 
-    Invariant: each waiting request is in C{_polls}, by its topic and group. C{_topics} has the keys of
+    Invariant: each waiting request is in C{polls}, by its topic and group. C{_topics} has the keys of
     C{_polls} to wake by the name of a topic with new messages: the topic itself, or one of the group's
     retries. C{_clogged} has the connections that had too much unread output when a request of theirs was
     examined.
@@ -104,7 +104,7 @@ class PopCommands(CommandGroup):
         self._giving = giving
         self._clock = inside.clock
         self._wall_ms = inside.wall_ms
-        self._polls: HeldRequests[_Waiting, _Poll] = HeldRequests()
+        self.polls: HeldRequests[_Waiting, _Poll] = HeldRequests()
         self._topics: dict[str, dict[_Waiting, None]] = {}
         self._clogged: dict[CommandConnection, None] = {}
         self._call: IDelayedCall | None = None
@@ -115,7 +115,7 @@ class PopCommands(CommandGroup):
 
     def __len__(self) -> int:
         """Number of waiting requests."""
-        return len(self._polls)
+        return len(self.polls)
 
     @property
     def popped(self) -> int:
@@ -143,7 +143,7 @@ class PopCommands(CommandGroup):
     def _answer_polling(self, connection: CommandConnection, request: RemotingCommand) -> None:
         fields = Fields(request.ext_fields)
         topic, group = fields.text("topic"), fields.text("consumerGroup")
-        count = len(self._polls.of((topic, group)))
+        count = len(self.polls.of((topic, group)))
         connection.answer(request, ext_fields={"pollingNum": str(count)})
 
     # -- messages --------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ class PopCommands(CommandGroup):
     def _hold(self, poll: _Poll) -> None:
         """Add a request to those that wait."""
         waiting = topic, group = poll.pop.topic, poll.pop.group
-        self._polls.hold(waiting, poll)
+        self.polls.hold(waiting, poll)
         for name in (topic, *self._retries.read(topic, group)):
             self._topics.setdefault(name, {})[waiting] = None
         if poll.pop.in_order:
@@ -214,7 +214,7 @@ class PopCommands(CommandGroup):
     def _release(self, poll: _Poll) -> None:
         """Remove a request from those that wait."""
         waiting = (poll.pop.topic, poll.pop.group)
-        if self._polls.release(poll):
+        if self.polls.release(poll):
             self._releases.forget(*waiting)
             for name in (waiting[0], *self._retries.read(*waiting)):
                 del self._topics[name][waiting]
@@ -234,12 +234,12 @@ class PopCommands(CommandGroup):
 
     def _wake(self, waiting: _Waiting, most: int) -> None:
         """Examine requests for a topic and a group in a later turn, at most C{most} of them."""
-        self._wake_all(islice(self._polls.of(waiting), most))
+        self._wake_all(islice(self.polls.of(waiting), most))
 
     def _wake_all(self, polls: Iterable[_Poll]) -> None:
         for poll in polls:
-            self._polls.wake(poll)
-        if self._polls.has_woken and self._call is None:
+            self.polls.wake(poll)
+        if self.polls.has_woken and self._call is None:
             self._call = self._clock.callLater(0, self._examine)
 
     def _wake_later(self, waiting: _Waiting) -> None:
@@ -249,9 +249,9 @@ class PopCommands(CommandGroup):
     def _examine(self) -> None:
         """Examine woken requests, at most L{WOKEN_MAX} in one turn of the reactor."""
         self._call = None
-        for poll in self._polls.woken(WOKEN_MAX):
+        for poll in self.polls.woken(WOKEN_MAX):
             self._try_again(poll)
-        if self._polls.has_woken:
+        if self.polls.has_woken:
             self._call = self._clock.callLater(0, self._examine)
 
     def _try_again(self, poll: _Poll, *, is_over: bool = False) -> None:
@@ -286,9 +286,9 @@ class PopCommands(CommandGroup):
         messages may have become free that no event reports. Called once a second.
         """
         now_s = self._clock.seconds()
-        for poll in self._polls.due(now_s):
+        for poll in self.polls.due(now_s):
             self._try_again(poll, is_over=True)
-        for waiting in self._polls.keys:
+        for waiting in self.polls.by_key:
             self._wake(waiting, 1)
         self._in_order.sweep()
 
@@ -296,17 +296,17 @@ class PopCommands(CommandGroup):
         """The connection takes output again: examine its requests, as one may have been passed over."""
         if connection in self._clogged:
             del self._clogged[connection]
-            self._wake_all(self._polls.of_connection(connection))
+            self._wake_all(self.polls.of_connection(connection))
 
     def connection_lost(self, connection: CommandConnection) -> None:
         """Forget the waiting requests of a connection that has ended."""
         self._clogged.pop(connection, None)
-        for poll in self._polls.of_connection(connection):
+        for poll in self.polls.of_connection(connection):
             self._release(poll)
 
     def answer_waiting(self) -> None:
         """Answer all waiting requests with no message. Their clients ask again."""
-        for poll in self._polls:
+        for poll in self.polls:
             self._release(poll)
             answer_none(poll.connection, poll.request, poll.pop, Code.POLLING_TIMEOUT, self._wall_ms())
 
@@ -318,4 +318,4 @@ class PopCommands(CommandGroup):
         if self._call is not None:
             self._call.cancel()
             self._call = None
-        self._polls.forget_woken()
+        self.polls.forget_woken()

@@ -14,7 +14,8 @@ with long or short field names, and makes the same message of a plain one::
     320  SEND_BATCH_MESSAGE    (each of the others may declare a batch, too)
     324  SEND_REPLY_MESSAGE    325  SEND_REPLY_MESSAGE_V2: see L{dledger.rocketmq.broker.replies}
 
-The sends of one read of a connection are one put. Each request is answered once; refusals come first.
+The sends of one read of a connection are one put, or those of a turn (L{Sends}). Each request is answered
+once; refusals come first.
 
 Rule 1: messages are stored in the order of their requests.
 Rule 2: a refused request stores nothing, and does not affect other requests.
@@ -58,10 +59,11 @@ from dledger.rocketmq.broker.producing.topic_checks import DLQ_PREFIX
 from dledger.rocketmq.metadata.tables import RETRY_PREFIX
 from dledger.rocketmq.replication.put_status import PutStatus
 from dledger.rocketmq.store.records.plain_records import PlainForm, PlainMessage
-from dledger.rocketmq.store.records.records import NewMessage
+from dledger.rocketmq.store.records.records import MIN_BLANK_SIZE, NewMessage
 from dledger.rocketmq.store.records.store_config import RECORD_OVERHEAD_MAX
 from protocols.rocketmq.broker import AnySend, BrokerConnection
 from protocols.rocketmq.commands import CommandConnection
+from protocols.turn import Turn
 from protocols.wire.errors import WireError
 from protocols.wire.fastjson import shown
 from protocols.wire.remoting import RemotingCommand, decode_command
@@ -70,7 +72,8 @@ from protocols.wire.rocketmq.message import decode_batch, decode_properties
 from protocols.wire.rocketmq.send_request import SendMessageRequest, SendShape
 
 UNIQUE_KEY = b"UNIQ_KEY\x01"
-
+#: At most, of a key from L{UniqueIds}, with what separates properties.
+_ID_BYTES = len(UNIQUE_KEY) + 2 * 28 + 2
 
 #: Finds the unique key of a message in its properties: an empty one is none, nor is one with a longer name.
 find_unique_key = re.compile(rb"(?:\A|\x02)UNIQ_KEY\x01[^\x02]").search
@@ -130,6 +133,9 @@ SEND_CODES = frozenset({SEND_MESSAGE, SEND_MESSAGE_V2, SEND_BATCH_MESSAGE})
 
 #: A client below this version does not send the maximum number of tries.
 _V3_4_9 = 121
+
+#: Messages that are put before the turn ends.
+TOGETHER_MAX = 1024
 
 NO_TIMERS = "a message of a transaction cannot have a delivery time"
 
@@ -353,9 +359,11 @@ class PlainSends:
         self._added = rules.added
         self._ids = ids
         self._own = inside.own
-        # A shorter message passes L{CommitLog.check} with any topic and properties.
+        # Within these bounds a message passes L{CommitLog.check}; up to the last, its body alone shows that.
         store = inside.config.store
-        self._body_max = min(store.max_message_size, store.mapped_file_size_commit_log - RECORD_OVERHEAD_MAX)
+        self._body_max = store.max_message_size
+        self._record_max = store.mapped_file_size_commit_log - MIN_BLANK_SIZE - len(self._added) - _ID_BYTES
+        self._sure_max = min(self._body_max, store.mapped_file_size_commit_log - RECORD_OVERHEAD_MAX)
 
     def read(self, connection: BrokerConnection, request: SendMessageRequest) -> PlainMessage | None:
         """The message of a plain request; None: it is not plain."""
@@ -363,12 +371,15 @@ class PlainSends:
         plan = shape.note
         if type(plan) is not _Plan or plan.version is not self._topics.version:
             plan = shape.note = self._plan(shape, connection)
-        if plan.form is None or queue_id >= plan.queues or len(body) > self._body_max:
+        form = plan.form
+        if form is None or queue_id >= plan.queues or len(body) > self._sure_max and (
+            len(body) > self._body_max or form.overhead + len(body) + len(properties) > self._record_max
+        ):
             return None
         stored = plain_properties(properties, self._added)
         if stored is not None and not find_unique_key(properties):
             stored += self._ids.property()
-        return None if stored is None else PlainMessage(plan.form, queue_id, born_timestamp, stored, body)
+        return None if stored is None else PlainMessage(form, queue_id, born_timestamp, stored, body)
 
     def _plan(self, shape: SendShape, connection: BrokerConnection) -> _Plan:
         version = self._topics.version
@@ -388,24 +399,31 @@ class PlainSends:
         return _Plan(version, PlainForm(like), queues)
 
 
-@attrs.define
+@attrs.define(eq=False)
 class _Read:
     """
-    The sends of one read that can be stored.
+    The sends of one read of a connection that can be stored.
 
-    @ivar messages: the messages of all of them, in order.
     @ivar body_bytes: total size of the plain requests' bodies.
+    @ivar waits: whether the producer of one of them waits for slaves and disk.
     """
 
-    messages: list[PlainMessage] = attrs.Factory(list)
-    plain: list[PlainSend] = attrs.Factory(list)
-    long: list[LongSend] = attrs.Factory(list)
+    connection: CommandConnection
+    plain: list[PlainSend]
+    long: list[LongSend]
     body_bytes: int = 0
+    waits: bool = False
 
 
 class Sends:
     """
     A L{SendSink}, and the group of commands for sends of connections without the shortcut.
+
+    While several connections send, their sends of one turn of the reactor are one put. A connection that
+    sends alone does not wait for the end of the turn.
+
+    Invariant: C{_reads} are those of this turn that are not put, C{_messages} their messages, in order; they
+    are put when it ends.
 
     @ivar codes: L{SEND_CODES}.
     """
@@ -414,59 +432,74 @@ class Sends:
     codes = SEND_CODES
 
     def __init__(
-        self, pipeline: PutPipeline, plain: PlainSends, long: LongSends, answers: SendAnswers
+        self, pipeline: PutPipeline, plain: PlainSends, long: LongSends, answers: SendAnswers, turn: Turn
     ) -> None:
         self._pipeline = pipeline
         self._plain = plain
         self._long = long
         self._answers = answers
+        self._turn = turn
+        self._messages: list[PlainMessage] = []
+        self._reads: list[_Read] = []
+        self._last: CommandConnection | None = None
 
     # -- reading ---------------------------------------------------------------------------------
 
     def received(self, connection: CommandConnection, requests: Sequence[RemotingCommand]) -> None:
         """See L{dledger.rocketmq.broker.access.router.SendCommands.received}."""
-        read = _Read()
+        messages: list[PlainMessage] = []
+        read = _Read(connection, [], [])
         for request in requests:
-            self._read_long(connection, request, read)
-        self._put(connection, read)
+            self._read_long(request, read, messages)
+        self._put(messages, [read])
 
     def sends_received(self, connection: BrokerConnection, requests: Sequence[AnySend]) -> None:
         """See L{SendSink.sends_received}."""
+        messages, read_plain, plain = self._messages, self._plain.read, list[PlainSend]()
+        read = _Read(connection, plain, [])
+        first, body_bytes = len(messages), 0
         try:
-            self._received(connection, requests)
+            for request in requests:
+                if isinstance(request, RemotingCommand):
+                    self._read_long(request, read, messages)
+                    continue
+                message = read_plain(connection, request)
+                if message is None:
+                    self._read_long(decode_command(request.frame), read, messages)
+                    continue
+                plain.append((request.opaque, message.queue_id, len(messages)))
+                messages.append(message)
+                body_bytes += len(message.body)
         except Exception:
-            # Some requests may have an answer already: only closing the connection answers the rest.
-            self.log.failure("a send of {address} failed", Failure(), address=connection.address)
-            connection.abort("a send failed unexpectedly")
+            del messages[first:]
+            self._failed(connection)
+            return
+        if plain:
+            read.body_bytes = body_bytes
+            read.waits = True
+        self._reads.append(read)
+        last, self._last = self._last, connection
+        if last is not connection and last is not None and len(messages) < TOGETHER_MAX:
+            if len(self._reads) == 1:
+                self._turn.work(self._put_together)
+        else:
+            self._put_together()
 
-    def _received(self, connection: BrokerConnection, requests: Sequence[AnySend]) -> None:
-        read = _Read()
-        messages, plain, read_plain = read.messages, read.plain, self._plain.read
-        body_bytes = 0
-        for request in requests:
-            if isinstance(request, RemotingCommand):
-                self._read_long(connection, request, read)
-                continue
-            message = read_plain(connection, request)
-            if message is None:
-                self._read_long(connection, decode_command(request.frame), read)
-                continue
-            plain.append((request.opaque, message.queue_id, len(messages)))
-            messages.append(message)
-            body_bytes += len(message.body)
-        read.body_bytes = body_bytes
-        self._put(connection, read)
+    def _failed(self, connection: CommandConnection) -> None:
+        # Some requests may have an answer already: only closing the connection answers the rest.
+        self.log.failure("a send of {address} failed", Failure(), address=connection.address)
+        connection.abort("a send failed unexpectedly")
 
-    def _read_long(self, connection: CommandConnection, request: RemotingCommand, read: _Read) -> None:
+    def _read_long(self, request: RemotingCommand, read: _Read, messages: list[PlainMessage]) -> None:
         """Read a request of any kind; answer it if it is refused."""
-        answers = self._answers
+        answers, connection = self._answers, read.connection
         refused = self._pipeline.refusal()
         if refused is not None:
             answers.refuse(connection, request, *put_refusal(refused))
             return
         try:
             send = self._long.read(connection, request)
-            messages = self._pipeline.checked(send.messages)
+            found = self._pipeline.checked(send.messages)
             if send.later is not None:
                 self._pipeline.checked([send.later])
         except Refused as error:
@@ -474,58 +507,71 @@ class Sends:
         except ValueError as error:
             answers.refuse(connection, request, Code.MESSAGE_ILLEGAL, f"the message is illegal: {error}")
         else:
-            first = len(read.messages)
-            read.messages += messages
+            first = len(messages)
+            messages += found
             waits = send.waits or self._pipeline.always_waits
+            read.waits |= waits
             read.long.append(LongSend(
-                request, send.queue_id, first, len(read.messages), waits, send.transaction_id,
-                send.recall_handle,
+                request, send.queue_id, first, len(messages), waits, send.transaction_id, send.recall_handle,
             ))
 
     # -- putting ---------------------------------------------------------------------------------
 
-    def _put(self, connection: CommandConnection, read: _Read) -> None:
-        if not read.messages:
-            return
-        answers, plain = self._answers, read.plain
-        later = [send for send in read.long if send.waits] if read.long else []
+    def _put_together(self) -> None:
+        messages, self._messages = self._messages, []
+        reads, self._reads = self._reads, []
         try:
-            placed, done, is_placed = self._pipeline.put(read.messages, waits=bool(plain or later))
-        except NotPut as error:
-            self._refuse_all(connection, read, read.long, *put_refusal(error))
+            self._put(messages, reads)
+        except Exception:
+            for read in reads:
+                self._failed(read.connection)
+
+    def _put(self, messages: list[PlainMessage], reads: Sequence[_Read]) -> None:
+        if not messages:
             return
-        for send in read.long:
-            if not send.waits:
-                answers.answer(connection, send, placed, PutStatus.PUT_OK)
-        if not (plain or later):
+        answers, waits = self._answers, False
+        for read in reads:
+            waits = waits or read.waits
+        try:
+            placed, done, is_placed = self._pipeline.put(messages, waits=waits)
+        except NotPut as error:
+            for read in reads:
+                self._refuse_all(read, read.long, *put_refusal(error))
+            return
+        for read in reads:
+            for send in read.long:
+                if not send.waits:
+                    answers.answer(read.connection, send, placed, PutStatus.PUT_OK)
+        if not waits:
             return
         # The wait for slaves or the disk leaves time to write the expected answers.
-        may_prepare = is_placed and not done.called
-        ready = answers.stored_frames(plain, placed, PutStatus.PUT_OK) if may_prepare else []
-        read.messages.clear()  # release the bodies during the wait
+        ready: list[list[bytes]] = []
+        if is_placed and not done.called:
+            ready = [answers.stored_frames(read.plain, placed, PutStatus.PUT_OK) for read in reads]
+        messages.clear()  # release the bodies during the wait
 
         def answer(status: PutStatus) -> None:
-            if not status.is_stored:
-                self._refuse_all(connection, read, later, status.remoting_code, status.name)
-                return
-            if plain:
-                is_ready = ready and status is PutStatus.PUT_OK
-                frames = ready if is_ready else answers.stored_frames(plain, placed, status)
-                self._write(connection, frames, read.body_bytes)
-            for send in later:
-                answers.answer(connection, send, placed, status)
+            for number, read in enumerate(reads):
+                later = [send for send in read.long if send.waits] if read.long else []
+                if not status.is_stored:
+                    self._refuse_all(read, later, status.remoting_code, status.name)
+                    continue
+                if read.plain:
+                    is_ready = ready and status is PutStatus.PUT_OK
+                    frames = ready[number] if is_ready else answers.stored_frames(read.plain, placed, status)
+                    self._write(read, frames)
+                for send in later:
+                    answers.answer(read.connection, send, placed, status)
 
         done.addCallback(answer)
 
-    def _refuse_all(
-        self, connection: CommandConnection, read: _Read, sends: Sequence[LongSend], code: int, remark: str
-    ) -> None:
+    def _refuse_all(self, read: _Read, sends: Sequence[LongSend], code: int, remark: str) -> None:
         if read.plain:
-            frames = self._answers.refused_frames(read.plain, code, remark)
-            self._write(connection, frames, read.body_bytes)
+            self._write(read, self._answers.refused_frames(read.plain, code, remark))
         for send in sends:
-            self._answers.refuse(connection, send.request, code, remark)
+            self._answers.refuse(read.connection, send.request, code, remark)
 
-    def _write(self, connection: CommandConnection, frames: Sequence[bytes], body_bytes: int) -> None:
+    def _write(self, read: _Read, frames: Sequence[bytes]) -> None:
+        connection = read.connection
         assert isinstance(connection, BrokerConnection), "plain requests arrive only over such a connection"
-        connection.answer_sends(frames, body_bytes)
+        connection.answer_sends(frames, read.body_bytes)
