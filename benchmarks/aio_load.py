@@ -12,7 +12,7 @@ import time
 import dledger.aio
 from benchmarks.client_load import CALLS
 from benchmarks.load import LoadError, Meter, Sample
-from dledger.client.answers.values import AppendError
+from dledger.client.answers.errors import AppendError
 from dledger.values.errors import DLedgerError
 
 

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from benchmarks.load import LoadError, Meter, Sample
-from dledger.client.answers.values import AppendError
+from dledger.client.answers.errors import AppendError
 from dledger.client.calls.appender import AppendOutcome
 from dledger.client.client import LogClient
 from dledger.values.tls_files import TlsFiles

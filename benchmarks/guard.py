@@ -41,7 +41,7 @@ from twisted.internet.protocol import Factory, Protocol
 from benchmarks.common import console, table
 from benchmarks.guard_rig import GROUP_NAME, PEERS, GuardGroup, WireEndpoint, Wires
 from benchmarks.load import ROOT, RemotingFrames
-from dledger.client.answers.values import AppendError
+from dledger.client.answers.errors import AppendError
 from dledger.client.client import LogClient
 
 BASELINE = Path(__file__).with_name("guard.json")

@@ -14,7 +14,7 @@ import click
 from twisted.internet.defer import Deferred, gatherResults
 
 from benchmarks.load import Meter
-from dledger.client.answers.values import AppendError
+from dledger.client.answers.errors import AppendError
 from dledger.client.calls.appender import AppendOutcome
 from dledger.client.client import LogClient
 

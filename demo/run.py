@@ -41,7 +41,7 @@ from rich.table import Table
 
 import dledger
 from demo.spark_end import expectation, verdict
-from dledger.client.answers.values import AppendError
+from dledger.client.answers.errors import AppendError
 from dledger.client.blocking import Log
 from tests.processes.children import Child, ChildError, end_all
 from tests.processes.ledgers import LedgerFault, assert_identical, read_records

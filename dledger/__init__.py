@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dledger.client.answers.errors import (
+        AppendError,
+        AppendFailed,
         CommandRefused,
         Conflict,
         Expired,
@@ -26,16 +28,10 @@ if TYPE_CHECKING:
         SequenceTaken,
         Timeout,
         UnknownChange,
-    )
-    from dledger.client.answers.summaries import AppendInterrupted, AppendSummary
-    from dledger.client.answers.values import (
-        Appended,
-        AppendError,
-        AppendFailed,
-        Entry,
-        MemberInfo,
         UnknownOutcome,
     )
+    from dledger.client.answers.summaries import AppendInterrupted, AppendSummary
+    from dledger.client.answers.values import Appended, Entry, MemberInfo
     from dledger.client.blocking import Log, connect
     from dledger.client.links.connect_options import AppendLimits
     from dledger.values.client_token import ClientToken
@@ -86,13 +82,12 @@ _HOMES = {
     "dledger.client.blocking": ("Log", "connect"),
     "dledger.client.links.connect_options": ("AppendLimits",),
     "dledger.client.answers.errors": (
-        "CommandRefused", "Conflict", "Expired", "LeaseHeld", "LeaseLost", "NotLeader", "NotYet",
-        "OutOfSequence", "Restored", "SequenceTaken", "Timeout", "UnknownChange",
+        "AppendError", "AppendFailed", "CommandRefused", "Conflict", "Expired", "LeaseHeld", "LeaseLost",
+        "NotLeader", "NotYet", "OutOfSequence", "Restored", "SequenceTaken", "Timeout", "UnknownChange",
+        "UnknownOutcome",
     ),
     "dledger.client.answers.summaries": ("AppendInterrupted", "AppendSummary"),
-    "dledger.client.answers.values": (
-        "AppendError", "AppendFailed", "Appended", "Entry", "MemberInfo", "UnknownOutcome",
-    ),
+    "dledger.client.answers.values": ("Appended", "Entry", "MemberInfo"),
     "protocols.wire.codes": ("ResponseCode",),
     "protocols.wire.ledger.codes": ("Consistency",),
 }

@@ -27,16 +27,8 @@ from dledger.base.sending.bodies import BytesLike
 from dledger.base.sending.sender import fire_all, fire_one
 from dledger.base.serving.endpoints import EndpointFor, tcp_endpoints
 from dledger.base.tls.securing import dialling
-from dledger.client.answers.errors import failure_of
-from dledger.client.answers.values import (
-    Appended,
-    AppendError,
-    Entry,
-    LastSequence,
-    MemberInfo,
-    entries_after,
-    entries_of,
-)
+from dledger.client.answers.errors import AppendError, failure_of
+from dledger.client.answers.values import Appended, Entry, LastSequence, MemberInfo, entries_after, entries_of
 from dledger.client.calls.appender import AppendDone, Appender
 from dledger.client.calls.changes import GroupChanges
 from dledger.client.calls.command_calls import CommandCalls, CommandSender

@@ -15,7 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 import dledger.aio
 from dledger.aio.log import AsyncLog
 from dledger.base.forks import OpenedHere
-from dledger.client.answers.values import AppendFailed, UnknownOutcome
+from dledger.client.answers.errors import AppendFailed, UnknownOutcome
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import AppendRequest

@@ -8,8 +8,8 @@ from typing import Any
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.client.answers.errors import AppendWithoutLeader
-from dledger.client.answers.values import Appended, AppendFailed, UnknownOutcome
+from dledger.client.answers.errors import AppendFailed, AppendWithoutLeader, UnknownOutcome
+from dledger.client.answers.values import Appended
 from dledger.client.calls.appender import AppendOutcome
 from dledger.client.links.connect_options import AppendLimits
 from protocols.wire.codes import ResponseCode

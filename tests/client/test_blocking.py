@@ -20,8 +20,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.base import reactor_thread as client_thread
 from dledger.base.sending import blocking_batches
 from dledger.client import blocking
+from dledger.client.answers.errors import AppendFailed, UnknownOutcome
 from dledger.client.answers.summaries import AppendInterrupted, AppendSummary
-from dledger.client.answers.values import Appended, AppendFailed, UnknownOutcome
+from dledger.client.answers.values import Appended
 from dledger.client.blocking import Log
 from dledger.client.calls import feed
 from dledger.client.calls.appender import AppendOutcome

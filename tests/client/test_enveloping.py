@@ -12,7 +12,8 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.client.answers.values import AppendFailed, Entry, EnvelopedEntry, entries_of
+from dledger.client.answers.errors import AppendFailed
+from dledger.client.answers.values import Entry, EnvelopedEntry, entries_of
 from dledger.client.calls.enveloping import Enveloping
 from dledger.client.calls.lone_appends import BODY_BYTES_MAX
 from dledger.client.client import LogClient

@@ -8,6 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 import dledger
 from dledger.client.answers.errors import (
+    AppendFailed,
     AppendTimeout,
     AppendWithoutLeader,
     CommandRefused,
@@ -15,11 +16,11 @@ from dledger.client.answers.errors import (
     NotLeader,
     NotYet,
     Timeout,
+    UnknownOutcome,
     append_error,
     failure_of,
     reported,
 )
-from dledger.client.answers.values import AppendFailed, UnknownOutcome
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import GetResponse

@@ -7,8 +7,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.client.answers.errors import CommandRefused, Timeout
-from dledger.client.answers.values import AppendError, AppendFailed, UnknownOutcome
+from dledger.client.answers.errors import AppendError, AppendFailed, CommandRefused, Timeout, UnknownOutcome
 from dledger.client.calls import command_calls
 from dledger.machine.kept_results import RESULTS_MAX
 from dledger.values.errors import DLedgerError

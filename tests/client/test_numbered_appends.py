@@ -8,9 +8,9 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
-from dledger.client.answers.errors import AppendTimeout, OutOfSequence
+from dledger.client.answers.errors import AppendError, AppendFailed, AppendTimeout, OutOfSequence
 from dledger.client.answers.summaries import AppendInterrupted
-from dledger.client.answers.values import Appended, AppendError, AppendFailed
+from dledger.client.answers.values import Appended
 from dledger.client.calls import numbered_appends
 from dledger.client.calls.numbered_feed import feed_numbered
 from protocols.wire.codes import ResponseCode

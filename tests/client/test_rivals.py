@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dledger.client.answers.errors import AppendTimeout
-from dledger.client.answers.values import Entry, UnknownOutcome
+from dledger.client.answers.errors import AppendTimeout, UnknownOutcome
+from dledger.client.answers.values import Entry
 from dledger.client.links.connect_options import AppendLimits
 from dledger.client.links.rivals import AGAIN_S, SILENT_S
 from protocols.wire.ledger.messages import GetRequest, MetadataRequest

@@ -9,7 +9,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.client.answers.values import UnknownOutcome
+from dledger.client.answers.errors import UnknownOutcome
 from dledger.client.client import LogClient
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import AppendRequest

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.client.answers import values
-from dledger.client.answers.values import Appended, AppendFailed, Entry, UnknownOutcome, entries_of
+from dledger.client.answers.errors import AppendFailed, UnknownOutcome
+from dledger.client.answers.values import Appended, Entry, entries_of
 from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.batches import EntryBatch

@@ -9,6 +9,7 @@ from typing import Any
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.error import ConnectionRefusedError
 
+from dledger.cli.console import administration
 from dledger.cli.ledger import status as cli_status
 from tests.commands.fakes import CliCase, info
 
@@ -36,7 +37,7 @@ class StatusTests(CliCase):
             )
             return await answer
 
-        self.patch(cli_status, "fetch_status", fetch)
+        self.patch(administration, "fetch_status", fetch)
 
     def rows(self, *args: str, status: int = 0) -> list[list[str]]:
         """Cells of the table."""

@@ -10,7 +10,7 @@ from typing import Any
 import uvloop
 
 import dledger.aio
-from dledger.client.answers.values import UnknownOutcome
+from dledger.client.answers.errors import UnknownOutcome
 from dledger.values.rights import ClientRole
 from tests.processes.test_tls import LONG_S, TlsCase
 

@@ -19,7 +19,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 import dledger
 import dledger.aio
-from dledger.client.answers.values import AppendError, Entry, UnknownOutcome
+from dledger.client.answers.errors import AppendError, UnknownOutcome
+from dledger.client.answers.values import Entry
 from dledger.storage.files.snapshot_file import CHUNK_BYTES_MAX
 from protocols.wire.ledger.machines import QueryRequest, QueryResponse
 from tests.processes.asking import ask

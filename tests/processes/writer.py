@@ -29,7 +29,7 @@ from twisted.internet.task import LoopingCall
 from twisted.protocols.basic import LineOnlyReceiver
 from twisted.python.failure import Failure
 
-from dledger.client.answers.values import AppendError, AppendFailed
+from dledger.client.answers.errors import AppendError, AppendFailed
 from dledger.client.calls.appender import AppendOutcome
 from dledger.client.client import LogClient
 

@@ -22,7 +22,7 @@ import time
 from typing import TextIO
 
 import dledger
-from dledger.client.answers.values import AppendFailed, UnknownOutcome
+from dledger.client.answers.errors import AppendFailed, UnknownOutcome
 from dledger.client.reading.blocking_reader import BlockingReader
 
 #: Seconds that a call may take.

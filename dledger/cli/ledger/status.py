@@ -9,6 +9,7 @@ L{gather_reports} does so for other commands, too.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 import attrs
 import click
@@ -16,25 +17,21 @@ from rich.console import Console
 from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table
-from twisted.web.iweb import IAgent
 
-from dledger.admin.sites.cluster import (
+from dledger.admin.sites.reports import (
     MemberReport,
-    fetch_status,
     followed_url,
     group_problems,
-    identity_of_status,
     report_of_info,
-    report_of_status,
     with_lag,
 )
-from dledger.base.reactor import Reactor
-from dledger.cli.console.administration import DEADLINE_S, AdminAccess, admin_option, ask_all
 from dledger.cli.console.command import EXIT_FAILED, write_json
+from dledger.cli.console.contexts import admin_option
 from dledger.cli.console.failures import complain
-from dledger.cli.console.target import Target
-from dledger.client.answers.values import MemberInfo
-from protocols.wire.fastjson import JsonObject
+from dledger.cli.console.target import AdminAccess, Target
+
+if TYPE_CHECKING:
+    from dledger.client.answers.values import MemberInfo
 
 _WIDTH_ELSEWHERE = 500
 
@@ -131,32 +128,11 @@ def followed_urls(infos: Iterable[MemberInfo]) -> dict[str, str | None]:
 def _ask_admins(
     access: AdminAccess, urls: Mapping[str, str | None], *, is_quiet: bool = False
 ) -> tuple[dict[str, MemberReport], dict[str, str], str]:
-    """Reports by member id; addresses of all members, and the group, as the administrations report them."""
-    reports: dict[str, MemberReport] = {}
-    addresses: dict[str, str] = {}
-    group = ""
-
-    def failed(url: str, error: Exception) -> None:
-        if not is_quiet:
-            is_ours = not isinstance(error, ValueError)
-            complain(f"{url}: " + ("" if is_ours else "no dledger member answered: ")
-                + (str(error) or type(error).__name__))
-
-    for url, document in ask_all(access, urls, _story, failed).items():
-        try:
-            member_id, its_group, its_peers = identity_of_status(document)
-            report = report_of_status(member_id, its_peers[member_id], url, document)
-        except ValueError as error:
-            failed(url, error)
-            continue
-        addresses = {**its_peers, **addresses}
-        group = group or its_group
-        reports[member_id] = attrs.evolve(report, address=addresses[member_id])
-    return reports, addresses, group
-
-
-async def _story(agent: IAgent, url: str, reactor: Reactor) -> JsonObject:
-    return await fetch_status(agent, url, DEADLINE_S, reactor)
+    """As L{dledger.cli.console.administration.ask_members}."""
+    if not urls:
+        return {}, {}, ""
+    from dledger.cli.console.administration import ask_members  # a log port is asked without HTTP
+    return ask_members(access, urls, is_quiet=is_quiet)
 
 
 def _number(value: int) -> str:

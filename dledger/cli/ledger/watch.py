@@ -17,12 +17,15 @@ from rich.console import Console
 from twisted.web.iweb import IAgent
 
 from dledger.admin.dashboard.overview import ReportedEvent
-from dledger.admin.sites.cluster import MemberReport, fetch_page, group_problems
+from dledger.admin.sites.cluster import fetch_page
+from dledger.admin.sites.reports import MemberReport, group_problems
 from dledger.base.reactor import Reactor
-from dledger.cli.console.administration import DEADLINE_S, AdminAccess, admin_option, ask_all
+from dledger.cli.console.administration import DEADLINE_S, ask_all
 from dledger.cli.console.command import EXIT_FAILED, shown_body, write_json, write_json_line
+from dledger.cli.console.contexts import admin_option
 from dledger.cli.console.failures import complain
 from dledger.cli.console.numbers import RealRange, WholeRange
+from dledger.cli.console.target import AdminAccess
 from dledger.cli.ledger.status import end_with_problems, followed_urls, gather_reports, print_members
 from protocols.wire.fastjson import JsonObject, as_int, as_list, as_object
 

@@ -10,11 +10,50 @@ of an answer in time, are also one of the errors here.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from dledger.client.answers.values import AppendError, AppendFailed, UnknownOutcome
 from dledger.values.errors import DLedgerError
 from dledger.values.ledger.append_refusals import OUT_OF_SEQUENCE
 from protocols.wire.codes import ResponseCode
+
+if TYPE_CHECKING:
+    from dledger.client.answers.values import Appended
+
+
+class AppendError(DLedgerError):
+    """
+    A call in which at least one body was not acknowledged.
+
+    @ivar appended: runs of acknowledged bodies (only in calls with many bodies).
+    @ivar failed: number of bodies that are certainly not in the log.
+    @ivar unknown: number of bodies that may be in the log, now or later.
+    """
+
+    def __init__(
+        self,
+        code: ResponseCode,
+        *,
+        appended: tuple[Appended, ...] = (),
+        failed: int = 0,
+        unknown: int = 0,
+        **facts: object,
+    ) -> None:
+        super().__init__(code, **facts)
+        self.appended = appended
+        self.failed = failed
+        self.unknown = unknown
+
+
+class AppendFailed(AppendError):
+    """The bodies without acknowledgement are certainly not in the log: appending them again is safe."""
+
+
+class UnknownOutcome(AppendError):
+    """
+    Bodies of the call may be in the log, now or later: appending them again may append them twice.
+
+    The client never retries them. Read the log to find out.
+    """
 
 
 class NotLeader(DLedgerError):

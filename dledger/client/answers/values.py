@@ -13,9 +13,7 @@ from datetime import UTC, datetime, timedelta
 
 import attrs
 
-from dledger.values.errors import DLedgerError
 from protocols.wire.checksums import crc32
-from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE
@@ -63,42 +61,6 @@ class LastSequence:
 
     sequence: int
     index: int
-
-
-class AppendError(DLedgerError):
-    """
-    A call in which at least one body was not acknowledged.
-
-    @ivar appended: runs of acknowledged bodies (only in calls with many bodies).
-    @ivar failed: number of bodies that are certainly not in the log.
-    @ivar unknown: number of bodies that may be in the log, now or later.
-    """
-
-    def __init__(
-        self,
-        code: ResponseCode,
-        *,
-        appended: tuple[Appended, ...] = (),
-        failed: int = 0,
-        unknown: int = 0,
-        **facts: object,
-    ) -> None:
-        super().__init__(code, **facts)
-        self.appended = appended
-        self.failed = failed
-        self.unknown = unknown
-
-
-class AppendFailed(AppendError):
-    """The bodies without acknowledgement are certainly not in the log: appending them again is safe."""
-
-
-class UnknownOutcome(AppendError):
-    """
-    Bodies of the call may be in the log, now or later: appending them again may append them twice.
-
-    The client never retries them. Read the log to find out.
-    """
 
 
 @attrs.frozen(kw_only=True)

@@ -26,8 +26,8 @@ from dledger.base.sending.bodies import BytesLike, checked_bodies, total_bytes
 from dledger.base.sending.send_queue import Numbers, SendCall, SentFrame, Window
 from dledger.base.sending.sender import WindowedSender
 from dledger.base.timing import Backoff
-from dledger.client.answers.errors import append_error
-from dledger.client.answers.values import Appended, AppendError
+from dledger.client.answers.errors import AppendError, append_error
+from dledger.client.answers.values import Appended
 from dledger.client.calls.enveloping import Enveloping, Headers
 from dledger.client.calls.lone_appends import BODY_BYTES_MAX, NO_PRODUCERS, Facts, new_producer_id
 from dledger.client.links.connect_options import ConnectOptions

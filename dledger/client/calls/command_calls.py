@@ -22,8 +22,8 @@ from twisted.internet.interfaces import IReactorTime
 
 from dledger.base.sending.bodies import BytesLike
 from dledger.base.sending.send_queue import SendCall, SentFrame
-from dledger.client.answers.errors import failure_of
-from dledger.client.answers.values import Appended, AppendError
+from dledger.client.answers.errors import AppendError, failure_of
+from dledger.client.answers.values import Appended
 from dledger.client.calls.appender import Appender, AppendOutcome
 from dledger.client.calls.enveloping import Enveloping
 from dledger.client.calls.lone_appends import Facts, LoneAppends, checked_body

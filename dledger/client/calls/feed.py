@@ -13,9 +13,9 @@ import attrs
 
 from dledger.base.reactor_thread import ReactorThread
 from dledger.base.sending.bodies import BytesLike, as_body, total_bytes
-from dledger.client.answers.errors import append_error
+from dledger.client.answers.errors import AppendError, AppendFailed, append_error
 from dledger.client.answers.summaries import AppendInterrupted, AppendSummary
-from dledger.client.answers.values import Appended, AppendError, AppendFailed
+from dledger.client.answers.values import Appended
 from dledger.client.calls.appender import AppendDone, AppendOutcome
 from dledger.client.calls.enveloping import Headers
 from protocols.wire.fastjson import JsonObject

@@ -23,8 +23,8 @@ from twisted.internet.task import deferLater
 from dledger.base.sending.arguments import text, whole
 from dledger.base.sending.bodies import BytesLike, as_bodies, misfit, total_bytes
 from dledger.base.timing import Backoff
-from dledger.client.answers.errors import append_error
-from dledger.client.answers.values import Appended, AppendError
+from dledger.client.answers.errors import AppendError, append_error
+from dledger.client.answers.values import Appended
 from dledger.client.links.connection import MemberLink, RequestLost, RequestRefused
 from dledger.client.links.members import Members
 from dledger.values.errors import DLedgerError

@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 import attrs
 
 from dledger.base.sending.bodies import BytesLike
-from dledger.client.answers.values import Appended, AppendError, AppendFailed
+from dledger.client.answers.errors import AppendError, AppendFailed
+from dledger.client.answers.values import Appended
 from dledger.client.calls.lone_appends import Facts, LoneAppends
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.producers import producer_problem

@@ -11,8 +11,9 @@ import attrs
 from twisted.internet.defer import Deferred
 
 from dledger.base.sending.bodies import BytesLike, as_body, total_bytes
+from dledger.client.answers.errors import AppendError
 from dledger.client.answers.summaries import AppendInterrupted, AppendSummary
-from dledger.client.answers.values import Appended, AppendError
+from dledger.client.answers.values import Appended
 
 #: Most bytes of bodies in one part, checked before each body.
 _PART_BYTES = 8 * 1024 * 1024

@@ -23,7 +23,8 @@ from twisted.internet.defer import Deferred, FirstError, gatherResults
 from twisted.internet.interfaces import IDelayedCall, IStreamClientEndpoint
 from twisted.python.failure import Failure
 
-from dledger.client.answers.values import Appended, AppendError, Entry, entries_of
+from dledger.client.answers.errors import AppendError
+from dledger.client.answers.values import Appended, Entry, entries_of
 from dledger.client.client import LogClient
 from dledger.client.links.connection import MemberLink
 from dledger.client.links.members import Members
