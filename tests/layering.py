@@ -384,7 +384,7 @@ LAYERS: tuple[Layer, ...] = (
         covers=("dledger.cli",),
         ours=(
             "dledger", *LEDGER, "dledger.base", "dledger.client", "dledger.rocketmq.broker.access",
-            "dledger.rocketmq.client", *LEDGER_WIRE,
+            "dledger.rocketmq.client", *LEDGER_WIRE, "protocols.rocketmq.signing",
         ),
         third=(*ATTRS, "twisted", "click", "rich"),
         refused=("logging", "asyncio"),

@@ -79,7 +79,7 @@ _COMMANDS = (
     ("completion", "tools.assisting:completion",
      "Print what lets a shell complete commands, options and their values."),
     ("help", "tools.assisting:help_command", "Show what a command does, and its options."),
-    ("version", "tools.versions:version", "Show versions."),
+    ("version", "versions:version", "Show versions."),
 )
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -181,7 +181,7 @@ def _without_context(context: click.Context, target: Target) -> Target:
 
 def _say_version(context: click.Context, is_wanted: bool) -> None:
     if is_wanted and not context.resilient_parsing:
-        from dledger.cli.tools.versions import versions
+        from dledger.cli.versions import versions
         click.echo(versions())
         context.exit()
 

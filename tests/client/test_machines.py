@@ -11,10 +11,10 @@ from dledger.client.answers.errors import AppendError, AppendFailed, CommandRefu
 from dledger.client.calls import command_calls
 from dledger.machine.kept_results import RESULTS_MAX
 from dledger.values.errors import DLedgerError
-from dledger.values.ledger.group_state import RUNS_MAX
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import WIRE_FLAG_MACHINE
 from protocols.wire.ledger.machines import QueryRequest, SubmitRequest
+from protocols.wire.ledger.producers import RUNS_MAX
 from tests.client.fakes import FakeGroup
 
 

@@ -88,7 +88,7 @@ class Later(click.Command):
         self.place = place
 
     def make_context(
-        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: object
     ) -> click.Context:
         """As C{click.Command.make_context}, of the command itself."""
         return loaded(self).make_context(info_name, args, parent, **extra)

@@ -13,10 +13,6 @@ from typing import TYPE_CHECKING
 
 import attrs
 import click
-from rich.console import Console
-from rich.markup import escape
-from rich.measure import Measurement
-from rich.table import Table
 
 from dledger.admin.sites.reports import (
     MemberReport,
@@ -32,8 +28,6 @@ from dledger.cli.console.target import AdminAccess, Target
 
 if TYPE_CHECKING:
     from dledger.client.answers.values import MemberInfo
-
-_WIDTH_ELSEWHERE = 500
 
 
 def gather_reports(
@@ -90,24 +84,9 @@ def status(context: click.Context, urls: tuple[str, ...], as_json: bool) -> None
     if as_json:
         write_json([attrs.asdict(report) for report in ordered])
     else:
-        print_members(Console(), ordered)
+        from dledger.cli.ledger.members_table import print_members  # scripts need no table
+        print_members(ordered)
     end_with_problems(context, group_problems(ordered))
-
-
-def print_members(
-    console: Console, reports: tuple[MemberReport, ...], more: Mapping[str, Mapping[str, str]] | None = None
-) -> None:
-    """
-    Print one line for each member.
-
-    @param more: further columns: name to the text by member id.
-    """
-    if not console.is_terminal:
-        console.width = _WIDTH_ELSEWHERE  # no cell is cut in a file or a pipe
-    table = _table(reports, more or {})
-    # A narrow terminal breaks the lines of the table; it does not cut them.
-    console.width = max(console.width, Measurement.get(console, console.options, table).minimum + 12)
-    console.print(table)
 
 
 def end_with_problems(context: click.Context, problems: tuple[str, ...]) -> None:
@@ -133,45 +112,3 @@ def _ask_admins(
         return {}, {}, ""
     from dledger.cli.console.administration import ask_members  # a log port is asked without HTTP
     return ask_members(access, urls, is_quiet=is_quiet)
-
-
-def _number(value: int) -> str:
-    return "-" if value < -1 else "empty" if value == -1 else f"{value}"
-
-
-def _numbers(report: MemberReport) -> tuple[int, ...]:
-    return report.term, report.begin_index, report.end_index, report.committed_index, report.lag
-
-
-def _table(reports: tuple[MemberReport, ...], more: Mapping[str, Mapping[str, str]]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("member", "role"):
-        table.add_column(name, no_wrap=True)
-    for column, name in enumerate(("term", "begin", "end", "committed", "lag")):
-        longest = max((len(str(_numbers(report)[column])) for report in reports), default=1)
-        # A cut number lies.
-        table.add_column(name, justify="right", no_wrap=True, min_width=max(longest, len(name)))
-    for name in ("leader", *more, "address", "note"):
-        table.add_column(name, overflow="fold")
-    for report in reports:
-        further = [column.get(report.member_id, "-") for column in more.values()]
-        if report.problem:
-            cells = ("unreachable", *["-"] * 6, *further, report.address, escape(report.problem))
-            table.add_row(report.member_id, *cells, style="red")
-            continue
-        table.add_row(
-            report.member_id,
-            report.role or "-",
-            "-" if report.term < 0 else str(report.term),
-            _number(report.begin_index),
-            _number(report.end_index),
-            _number(report.committed_index),
-            "-" if report.lag < 0 else str(report.lag),
-            report.leader_id or "none",
-            *further,
-            report.address,
-            escape("; ".join(filter(None, (report.health, report.begin_moved)))),
-            style="bold" if report.role == "leader" else "yellow" if report.health else "",
-        )
-    return table
-

@@ -32,11 +32,10 @@ from dledger.client.links.connection import MemberLink, RequestLost, RequestRefu
 from dledger.client.links.members import Members
 from dledger.client.links.rivals import Rivals
 from dledger.values.errors import DLedgerError
-from dledger.values.ledger.group_state import RUNS_MAX
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.machines import SkipRequest, SkipResponse, SubmitRequest, SubmitResponse
 from protocols.wire.ledger.messages import BeginStateRequest, BeginStateResponse, Request, Response
-from protocols.wire.ledger.producers import producer_problem
+from protocols.wire.ledger.producers import RUNS_MAX, producer_problem
 
 #: Commands of one client that are under way at once, at most: others wait. The log remembers the places of
 #: this number of runs of a producer, and a machine as many results: so each can be sent again, whoever writes

@@ -29,8 +29,8 @@ from dledger.client.links.connection import MemberLink, RequestLost, RequestRefu
 from dledger.client.links.members import Members
 from dledger.values.errors import DLedgerError
 from dledger.values.ledger.append_refusals import FINAL, PASSING
-from dledger.values.ledger.config import ENTRY_HEADER_BYTES, MAX_RECORD_BYTES
 from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, MAX_RECORD_BYTES
 from protocols.wire.ledger.messages import (
     AppendIfRequest,
     AppendIfResponse,
@@ -42,7 +42,7 @@ from protocols.wire.ledger.messages import (
 from protocols.wire.ledger.producers import producer_problem
 
 #: Largest body that any member can store.
-BODY_BYTES_MAX = MAX_RECORD_BYTES - ENTRY_HEADER_BYTES
+BODY_BYTES_MAX = MAX_RECORD_BYTES - ENTRY_HEADER_SIZE
 
 NO_CONDITIONS = "the leader takes no expected_end: it is a Java member"
 NO_PRODUCERS = "the leader knows no producers: it is a Java member"
