@@ -20,11 +20,12 @@ from protocols.wire.ledger.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE
 from protocols.wire.ledger.envelopes import ENVELOPE_MAGIC, KEY_HEADER, decode_envelope
 from protocols.wire.ledger.own.own_entries import TIME_CHANNEL, OwnKind, own_kind
 from protocols.wire.ledger.own.time_entries import decode_time_entry
+from protocols.wire.values import value_class
 
 _BEGIN_OF_1970 = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class Appended:
     """
     Committed bodies of one call with consecutive indexes.

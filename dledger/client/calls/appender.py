@@ -169,17 +169,18 @@ class Appender:
         if not bodies:
             done(())
             return
-        kept, size, problem = checked_bodies(bodies, BODY_BYTES_MAX)
+        body, is_enclosed, problem = bodies[0], self._is_enveloped or headers is not None, ""
+        kept: Sequence[bytes]
         # Bodies compare like texts: one that begins with the magic is not before it.
-        if not problem and (
-            self._is_enveloped or headers is not None
-            or (kept[0] if len(kept) == 1 else max(kept)) >= ENVELOPE_MAGIC
-        ):
-            kept, problem = self._enveloping.enclose(kept, headers)
-            size = total_bytes(kept)
-        call: _Call = SendCall(
-            kept, size, done, self._clock.seconds() + self._timeout_s, stream=stream
-        )
+        if (len(bodies) == 1 and type(body) is bytes and body < ENVELOPE_MAGIC and not is_enclosed
+                and (size := len(body)) <= BODY_BYTES_MAX):
+            kept = bodies  # type: ignore[assignment]  # the most frequent call
+        else:
+            kept, size, problem = checked_bodies(bodies, BODY_BYTES_MAX)
+            if not problem and (is_enclosed or max(kept) >= ENVELOPE_MAGIC):
+                kept, problem = self._enveloping.enclose(kept, headers)
+                size = total_bytes(kept)
+        call: _Call = SendCall(kept, size, done, self._clock.seconds() + self._timeout_s, None, stream)
         if problem:
             self.sender.refuse(call, ResponseCode.UNEXPECTED_ARGUMENT, problem)
         else:
@@ -260,13 +261,12 @@ class Appender:
 
     def outcome(self, call: _Call) -> AppendOutcome:
         """See L{SendTarget.outcome}."""
-        results, error = call.results, call.error
-        if len(results) > 1:
-            results.sort(key=_offset)
+        error = call.error
+        results = tuple(sorted(call.results, key=_offset)) if len(call.results) > 1 else call.results
         if error is None:
-            return tuple(results)
+            return results
         return append_error(error.code, is_unknown=call.unknown > 0)(
-            error.code, appended=tuple(results), failed=call.failed, unknown=call.unknown, **error.facts
+            error.code, appended=results, failed=call.failed, unknown=call.unknown, **error.facts
         )
 
     # -- the leader and its answers --------------------------------------------------------------
@@ -368,7 +368,7 @@ class Appender:
             count_max = min(self._limits.frame_count_max, count_max * 2)
             self._native_window = self._native_window._replace(count_max=count_max)
         index, pos, term = answer.index, answer.pos, answer.term
-        runs = []
+        runs: list[Appended] = []
         for _call, first, count in frame.parts:
             runs.append(Appended(index=index, term=term, pos=pos, count=count, offset=first))
             index += count
