@@ -189,7 +189,7 @@ class WindowedSender(Generic[_R]):
         pending, flight = self._pending, self._flight
         if pending.waiting:
             pending.admit_waiting()
-        if not pending.queue or self._waits():
+        if not pending.queue or flight.is_held or self._resuming.is_set or self._is_closed:
             return
         window = self._target.window()
         if window is None:
@@ -242,7 +242,11 @@ class WindowedSender(Generic[_R]):
         return True
 
     def settle_stored(self, frame: SentFrame[_R], results: Sequence[_R]) -> None:
-        """The frame is in the log. @param results: one result for each part."""
+        """
+        The frame is in the log; then L{resolve_held}.
+
+        @param results: one result for each part.
+        """
         overtaken = self._flight.take(frame)
         finished: list[SendCall[_R]] = []
         pending = self._pending
@@ -262,6 +266,8 @@ class WindowedSender(Generic[_R]):
         if overtaken:
             self._fail_overtaken(overtaken, finished)
         self._notify(finished)
+        if self._flight.is_held:
+            self.resolve_held()
 
     def settle_unknown(self, frame: SentFrame[_R], error: DLedgerError) -> None:
         """The frame may be in the log, now or later."""

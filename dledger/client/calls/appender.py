@@ -151,6 +151,7 @@ class Appender:
             rng=members.rng, first_s=_PAUSE_MIN_S, most_s=_PAUSE_MAX_S, growth=_PAUSE_GROWTH
         )
         self._refusal: DLedgerError | None = None
+        self._has_paused = False  # since the last acknowledgement
 
     def submit(
         self, bodies: Sequence[BytesLike], done: AppendDone, stream: object = None, headers: Headers = None,
@@ -209,18 +210,22 @@ class Appender:
         leader = self._leader.current
         assert leader is not None
         frame.connection = leader
-        try:
-            request = self._request_of(leader, frame, bodies)
-        except RequestRefused as refused:
-            self._answered(leader, frame, refused)
-        else:
-            leader.request(request, partial(self._answered, leader, frame))
-
-    def _request_of(self, leader: MemberLink, frame: _Frame, bodies: list[bytes]) -> Request:
-        """The request that sends a frame. @raise RequestRefused: this leader takes none."""
-        group, remote_id = self._members.group, leader.member_id
+        request: Request
         if self._numbers is None:
-            return AppendRequest(group=group, remote_id=remote_id, bodies=tuple(bodies))
+            request = AppendRequest(
+                group=self._members.group, remote_id=leader.member_id, bodies=tuple(bodies)
+            )
+        else:
+            try:
+                request = self._numbered(leader, frame, bodies)
+            except RequestRefused as refused:
+                self._answered(leader, frame, refused)
+                return
+        leader.request(request, partial(self._answered, leader, frame))
+
+    def _numbered(self, leader: MemberLink, frame: _Frame, bodies: list[bytes]) -> Request:
+        """The request that sends a frame with numbers. @raise RequestRefused: this leader takes none."""
+        group, remote_id = self._members.group, leader.member_id
         if not leader.is_ours:
             raise RequestRefused(ResponseCode.UNSUPPORTED, reason=NO_PRODUCERS)
         call, first, _ = frame.parts[0]
@@ -240,7 +245,8 @@ class Appender:
 
     def pause_s(self) -> float:
         """See L{SendTarget.pause_s}. The first redirect is followed at once: it usually names the leader."""
-        is_redirected = self._leader.hint is not None and not self._backoff.attempts
+        is_redirected = self._leader.hint is not None and not self._has_paused
+        self._has_paused = True
         wait_s = self._backoff.next_s()
         return 0 if is_redirected else wait_s
 
@@ -283,8 +289,10 @@ class Appender:
         if not self.sender.answered(frame):
             return
         if isinstance(result, Response):
-            judge = self._stored if result.code in self.OUTCOMES else self._not_stored
-            judge(leader, frame, result)
+            if result.code in self.OUTCOMES:
+                self._stored(leader, frame, result)
+                return
+            self._not_stored(leader, frame, result)
         elif isinstance(result, RequestRefused):
             self._refused(frame, result)
         else:
@@ -319,20 +327,41 @@ class Appender:
 
     def _stored(self, leader: MemberLink, frame: _Frame, answer: Response) -> None:
         assert isinstance(answer, AppendResponse)
-        is_part = self._numbers is not None and 0 < answer.count < frame.count
-        if answer.index < 0 or not (is_part or answer.count == frame.count):
-            reason = f"count={answer.count}, index={answer.index} for {frame.count} bodies"
+        index, count, sender = answer.index, answer.count, self.sender
+        is_part = self._numbers is not None and 0 < count < frame.count
+        if index < 0 or not (is_part or count == frame.count):
+            reason = f"count={count}, index={index} for {frame.count} bodies"
             leader.abort(reason)
-            self.sender.settle_unknown(frame, DLedgerError(ResponseCode.UNKNOWN, reason=reason))
+            sender.settle_unknown(frame, DLedgerError(ResponseCode.UNKNOWN, reason=reason))
+            sender.resolve_held()
             return
         if self._numbers is not None:
             later = DLedgerError(ResponseCode.LEADER_NOT_READY, reason="earlier bodies come first")
-            if self.sender.is_behind_held(frame):
-                self.sender.hold_unknown(frame, later)  # (Its answer comes again, in order.)
+            if sender.is_behind_held(frame):
+                sender.hold_unknown(frame, later)  # (Its answer comes again, in order.)
+                sender.resolve_held()
                 return
             if is_part:
-                self.sender.hold_rest(frame, answer.count, later)
-        self._appended(frame, answer)
+                sender.hold_rest(frame, count, later)
+        self._acknowledged()
+        count_max = self._native_window.count_max
+        if count_max < self._limits.frame_count_max:
+            count_max = min(self._limits.frame_count_max, count_max * 2)
+            self._native_window = self._native_window._replace(count_max=count_max)
+        pos, term = answer.pos, answer.term
+        runs: list[Appended] = []
+        for _call, first, count in frame.parts:
+            runs.append(Appended(index=index, term=term, pos=pos, count=count, offset=first))
+            index += count
+            pos = -1
+        sender.settle_stored(frame, runs)
+
+    def _acknowledged(self) -> None:
+        """The leader takes appends."""
+        self._refusal = None
+        if self._has_paused:
+            self._has_paused = False
+            self._backoff.reset()
 
     def _refused(self, frame: _Frame, error: DLedgerError) -> None:
         if self._numbers is not None and error.code in OUT_OF_SEQUENCE:
@@ -359,21 +388,6 @@ class Appender:
         else:
             numbers.given_up(frame.parts[0][0])
             self.sender.hold(frame, error)
-
-    def _appended(self, frame: _Frame, answer: AppendResponse) -> None:
-        self._backoff.reset()
-        self._refusal = None
-        count_max = self._native_window.count_max
-        if count_max < self._limits.frame_count_max:
-            count_max = min(self._limits.frame_count_max, count_max * 2)
-            self._native_window = self._native_window._replace(count_max=count_max)
-        index, pos, term = answer.index, answer.pos, answer.term
-        runs: list[Appended] = []
-        for _call, first, count in frame.parts:
-            runs.append(Appended(index=index, term=term, pos=pos, count=count, offset=first))
-            index += count
-            pos = -1
-        self.sender.settle_stored(frame, runs)
 
 
 def _offset(appended: Appended) -> int:

@@ -103,7 +103,7 @@ class CommandSender(Appender):
         else:
             waiter.callback(result)
 
-    def _request_of(self, leader: MemberLink, frame: SentFrame[Appended], bodies: list[bytes]) -> Request:
+    def _numbered(self, leader: MemberLink, frame: SentFrame[Appended], bodies: list[bytes]) -> Request:
         try:
             check_machine(leader)
         except DLedgerError as error:
@@ -123,12 +123,12 @@ class CommandSender(Appender):
         if self.sender.is_behind_held(frame):
             later = DLedgerError(ResponseCode.LEADER_NOT_READY, reason="earlier commands come first")
             self.sender.hold_unknown(frame, later)  # (Its answer comes again, in order.)
+            self.sender.resolve_held()
             return
         call, first, _ = frame.parts[0]
         if not call.is_finished:
             self._answers[call] = answer
-        self._backoff.reset()
-        self._refusal = None
+        self._acknowledged()
         self.sender.settle_stored(frame, [Appended(index=answer.index, term=answer.term, offset=first)])
 
 
