@@ -13,9 +13,9 @@ from functools import partial
 from typing import Any
 
 from benchmarks.load import LoadError, Meter, Sample
-from dledger.client.answers.errors import AppendError
-from dledger.client.calls.appender import AppendOutcome
+from dledger.client.appender import AppendOutcome
 from dledger.client.client import LogClient
+from dledger.client.errors import AppendError
 from dledger.values.tls_files import TlsFiles
 
 #: Number of calls that share the window.

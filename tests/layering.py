@@ -200,27 +200,19 @@ LAYERS: tuple[Layer, ...] = (
         covers=("dledger.machine",),
         ours=(
             *LEDGER, *LEDGER_WIRE, "dledger.base.disk.disk", "dledger.base.threads",
-            "dledger.base.waiters", "dledger.client.answers.values", "dledger.node",
+            "dledger.base.waiters", "dledger.client.values", "dledger.node",
             "dledger.storage.files.snapshot_file",
         ),
         third=(*TWISTED, "construct"),
         refused=("twisted.web", *CLOCKS, "logging", "random", "asyncio"),
     ),
+    # tests.test_layering says which of its modules may use asyncio.
     Layer(
         name="client",
         covers=("dledger.client",),
         ours=(*LEDGER, "dledger.base", "protocols"),
         third=TWISTED,
-        refused=(
-            "dledger.base.disk", "protocols.rocketmq", "protocols.wire.rocketmq", "logging", "asyncio",
-        ),
-    ),
-    Layer(
-        name="client for asyncio",
-        covers=("dledger.aio",),
-        ours=(*LEDGER, "dledger.base", "dledger.client", "protocols.wire", *CODES),
-        third=TWISTED,
-        refused=("dledger.base.disk", "logging", *THREADS),
+        refused=("dledger.base.disk", "protocols.rocketmq", "protocols.wire.rocketmq", "logging"),
     ),
     # -- RocketMQ: nothing of core, node, storage or client -----------------------------------------
     # The answers of brokers and name servers.

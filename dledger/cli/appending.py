@@ -17,8 +17,8 @@ from dledger.cli.console.failures import complain
 from dledger.cli.console.local_paths import LocalFile
 from dledger.cli.console.numbers import WholeRange
 from dledger.cli.console.target import Target
-from dledger.client.answers.errors import AppendError
-from dledger.client.answers.summaries import AppendInterrupted, AppendSummary
+from dledger.client.errors import AppendError
+from dledger.client.values import AppendInterrupted, AppendSummary
 from protocols.wire.ledger.envelopes import KEY_HEADER, headers_problem
 
 

@@ -16,7 +16,7 @@ from dledger.cli.console.target import Target
 from protocols.wire.ledger.codes import Consistency
 
 if TYPE_CHECKING:
-    from dledger.client.answers.values import Entry
+    from dledger.client.values import Entry
     from dledger.rocketmq.client.native_tail import From
 
 #: Maximum number of entries in one write to standard output.

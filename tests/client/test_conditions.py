@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.client.answers.errors import (
+from dledger.client.errors import (
     AppendError,
     AppendFailed,
     AppendTimeout,
@@ -17,7 +17,7 @@ from dledger.client.answers.errors import (
     Conflict,
     UnknownOutcome,
 )
-from dledger.client.answers.values import Appended
+from dledger.client.values import Appended
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import AppendIfRequest
 from tests.client.fakes import FakeGroup

@@ -7,7 +7,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 import dledger
-from dledger.client.answers.errors import (
+from dledger.client.errors import (
     AppendFailed,
     AppendTimeout,
     AppendWithoutLeader,

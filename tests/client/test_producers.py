@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.client.answers.errors import (
+from dledger.client.errors import (
     AppendError,
     AppendFailed,
     AppendTimeout,
@@ -18,7 +18,7 @@ from dledger.client.answers.errors import (
     SequenceTaken,
     UnknownOutcome,
 )
-from dledger.client.answers.values import Appended
+from dledger.client.values import Appended
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import AppendOnceRequest, Request
 from tests.client.fakes import FakeGroup

@@ -42,9 +42,8 @@ from dledger.base.reactor import Reactor
 from dledger.base.serving.endpoints import tcp_endpoints
 from dledger.base.timing import Gathering
 from dledger.base.tls.securing import Dialling
-from dledger.client.answers.values import MemberInfo
-from dledger.client.links.members import Members
-from dledger.client.links.security import ClientSecurity
+from dledger.client.members import ClientSecurity, Members
+from dledger.client.values import MemberInfo
 from dledger.node.reporting.health import health_problem
 from dledger.node.reporting.status import NodeStatus
 from protocols.wire.fastjson import JsonObject

@@ -16,7 +16,7 @@ from dledger.values.addresses import Address, checked_members, is_loopback, pars
 from protocols.wire.fastjson import JsonObject, as_int
 
 if TYPE_CHECKING:
-    from dledger.client.answers.values import MemberInfo
+    from dledger.client.values import MemberInfo
 
 #: Characters of a member's own words that are shown.
 _WORDS_MAX = 300

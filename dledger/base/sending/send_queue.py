@@ -153,7 +153,8 @@ class PendingCalls(Generic[_R]):
 
     def __init__(self, limits: SendLimits, noun: str, numbers: Numbers | None) -> None:
         self._limits = limits
-        self._count_max, self._bytes_max = limits.pending_count_max, limits.pending_bytes_max
+        self._count_max = limits.pending_count_max
+        self._bytes_max = limits.pending_bytes_max
         self._noun = noun
         self._numbers = numbers
         self.queue: deque[SendCall[_R]] = deque()

@@ -23,11 +23,11 @@ import click
 
 from dledger.cli.console.failures import Failure, JsonFailures, described_failure
 from dledger.cli.console.signals import interrupted_by_sigterm
-from dledger.client.answers.errors import AppendError, UnknownChange, UnknownOutcome
+from dledger.client.errors import AppendError, UnknownChange, UnknownOutcome
 from dledger.values.errors import DirectoryError, DLedgerError
 
 if TYPE_CHECKING:
-    from dledger.client.answers.values import Entry
+    from dledger.client.values import Entry
     from protocols.wire.fastjson import JsonObject
 
 EXIT_FAILED = 1

@@ -17,7 +17,7 @@ import click
 from dledger.cli.console.command import say, show_result, write_json
 from dledger.cli.console.failures import remark
 from dledger.cli.console.numbers import RealRange, WholeRange
-from dledger.client.answers.values import MemberInfo
+from dledger.client.values import MemberInfo
 from dledger.values.errors import DLedgerError
 from dledger.values.ledger.membership import ADD, MOVE, PROMOTE, REMOVE
 from protocols.wire.codes import ResponseCode

@@ -27,7 +27,7 @@ from dledger.cli.console.failures import complain
 from dledger.cli.console.target import AdminAccess, Target
 
 if TYPE_CHECKING:
-    from dledger.client.answers.values import MemberInfo
+    from dledger.client.values import MemberInfo
 
 
 def gather_reports(

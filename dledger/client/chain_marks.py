@@ -14,7 +14,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
 
 from dledger.base.timing import Gathering
-from dledger.client.links.members import Members
+from dledger.client.members import Members
 from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.codes import Consistency

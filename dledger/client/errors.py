@@ -17,7 +17,7 @@ from dledger.values.ledger.append_refusals import OUT_OF_SEQUENCE
 from protocols.wire.codes import ResponseCode
 
 if TYPE_CHECKING:
-    from dledger.client.answers.values import Appended
+    from dledger.client.values import Appended
 
 
 class AppendError(DLedgerError):

@@ -1,6 +1,7 @@
 # -*- test-case-name: tests.client.test_members -*-
 """
-The members of one group as a client sees them: addresses, connections, and the leader.
+The members of one group as a client sees them: addresses, connections, and the leader; how it knows that a
+member is the one that it asks for, and shows the member that it may ask.
 
 Rule 1: at most one connection per member, made on demand and shared by all users.
 Rule 2: a connection is handed out only after the member reported its id and wire version in METADATA.
@@ -20,24 +21,69 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import islice
 
+import attrs
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectionRefusedError, TimeoutError
-from twisted.internet.interfaces import IReactorTime
+from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from dledger.base.keeper import Keeper
 from dledger.base.serving.endpoints import EndpointFor, connect_with
 from dledger.base.timing import Alarm, Gathering
-from dledger.client.answers.values import MemberInfo
-from dledger.client.links.connection import MemberLink, RequestLost
-from dledger.client.links.security import NO_SECURITY, ClientSecurity
-from dledger.values.addresses import checked_members
+from dledger.base.tls.securing import Dialling
+from dledger.client.connection import MemberLink, RequestLost
+from dledger.client.values import MemberInfo
+from dledger.values.addresses import checked_members, is_loopback, parse_address
+from dledger.values.client_token import ClientToken
 from dledger.values.errors import DLedgerError
 from protocols.turn import Turn
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import MEMBERS_MAX, WIRE_VERSION_MASK
 from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse, Response
+
+
+@attrs.frozen(kw_only=True)
+class ClientSecurity:
+    """
+    @ivar tls: makes the connections by TLS; None: they are plain.
+    @ivar token: shown to each member in the first request of a connection; None: there is none.
+    """
+
+    tls: Dialling | None = None
+    token: ClientToken | None = None
+
+    @property
+    def token_text(self) -> str:
+        """The token as METADATA has it; empty if there is none."""
+        return "" if self.token is None else self.token.text
+
+    def check(self, address: str) -> None:
+        """@raise DLedgerError: everybody on the way to C{address} would read the token."""
+        token = self.token
+        if token is not None and self.tls is None and not (
+            token.is_insecure or is_loopback(parse_address(address)[0])
+        ):
+            raise DLedgerError(
+                ResponseCode.FORBIDDEN, reason=f"the token is not shown to {address} without TLS: give the "
+                "authority of the members' certificates, or say that it may be (insecure)",
+            )
+
+    def dial(self, endpoint: IStreamClientEndpoint, member_id: str) -> IStreamClientEndpoint:
+        """The endpoint to a member; by TLS it has to prove that it is C{member_id}."""
+        return endpoint if self.tls is None else self.tls.dial(endpoint, member_id)
+
+    @property
+    def why_silent(self) -> str:
+        """A guess why a member has ended a connection before its first answer."""
+        if self.tls is None:
+            return "the member may want TLS"
+        return "the member may have no TLS, or not take this certificate"
+
+
+#: Plain connections, without a token.
+NO_SECURITY = ClientSecurity()
+
 
 #: Seconds to wait for other answers after a member has claimed to lead: a leader that was cut off still
 #: claims it, and a leader with a higher term wins.

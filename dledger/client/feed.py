@@ -1,23 +1,26 @@
-# -*- test-case-name: tests.client.test_blocking -*-
-"""Appends the bodies that a program's thread gives one by one, with a window of them under way."""
+# -*- test-case-name: tests.client.test_blocking,tests.client.test_numbered_appends -*-
+"""
+Appends the bodies that a program's thread gives one by one, with a window of them under way; with the numbers
+of the program, if it has some.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
 from bisect import insort
-from collections.abc import Callable, Iterable, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from typing import Protocol
 
 import attrs
+from twisted.internet.defer import Deferred
 
 from dledger.base.reactor_thread import ReactorThread
 from dledger.base.sending.bodies import BytesLike, as_body, total_bytes
-from dledger.client.answers.errors import AppendError, AppendFailed, append_error
-from dledger.client.answers.summaries import AppendInterrupted, AppendSummary
-from dledger.client.answers.values import Appended
-from dledger.client.calls.appender import AppendDone, AppendOutcome
-from dledger.client.calls.enveloping import Headers
+from dledger.client.appender import AppendDone, AppendOutcome
+from dledger.client.enveloping import Headers
+from dledger.client.errors import AppendError, AppendFailed, append_error
+from dledger.client.values import Appended, AppendInterrupted, AppendSummary
 from protocols.wire.fastjson import JsonObject
 
 _PROGRESS_S = 0.1
@@ -216,3 +219,73 @@ def _unbroken(runs: tuple[Appended, ...]) -> int:
             break
         end += run.count
     return end
+
+
+#: Most bytes of bodies in one part, checked before each body.
+_PART_BYTES = 8 * 1024 * 1024
+_Runs = tuple[Appended, ...]
+
+
+class _AppendPart(Protocol):
+    """L{LogClient.append_many<dledger.client.client.LogClient.append_many>} with a producer."""
+
+    def __call__(self, bodies: list[bytes], *, sequence: int | None) -> Deferred[_Runs]: ...
+
+
+def _parts(bodies: Iterable[BytesLike], window: int) -> Iterator[list[bytes]]:
+    """The bodies in lists of up to C{window} of them; one list at least."""
+    part: list[bytes] = []
+    size, is_first = 0, True
+    for body in bodies:
+        part.append(as_body(body))
+        size += total_bytes(part[-1:])
+        if len(part) >= window or size >= _PART_BYTES:
+            yield part
+            part, size, is_first = [], 0, False
+    if part or is_first:
+        yield part
+
+
+def feed_numbered(
+    wait: Callable[[Callable[[], Deferred[_Runs]]], _Runs], append: _AppendPart, bodies: Iterable[BytesLike],
+    window: int, progress: Callable[[int], object] | None, sequence: int | None,
+) -> AppendSummary:
+    """
+    See L{dledger.client.blocking.Log.append_many}.
+
+    @param wait: runs a call in the reactor's thread, and waits for its result.
+    @param sequence: of the first body; None: C{append} says what is missing.
+    """
+    began_s, runs, done = time.monotonic(), list[Appended](), 0
+
+    def note(stored: _Runs) -> None:
+        runs.extend(attrs.evolve(run, offset=run.offset + done) for run in stored)
+
+    for part in _parts(bodies, window):
+        first = None if sequence is None else sequence + done
+
+        def story(part: list[bytes] = part, first: int | None = first) -> Deferred[_Runs]:
+            return append(part, sequence=first)
+
+        try:
+            stored = wait(story)
+        except KeyboardInterrupt:
+            raise AppendInterrupted(done, len(part)) from None
+        except AppendError as error:
+            note(error.appended)
+            acknowledged = sum(run.count for run in runs)
+            failed = error.failed
+            if isinstance(bodies, Sized):  # Of others nobody knows how many would have come.
+                failed = len(bodies) - acknowledged - error.unknown
+            facts = {**error.facts, "acknowledged": acknowledged}
+            raise type(error)(
+                error.code, appended=tuple(runs), failed=failed, unknown=error.unknown, **facts
+            ) from None
+        note(stored)
+        done += len(part)
+        if progress is not None:
+            progress(done)
+    return AppendSummary(
+        count=done, first_index=runs[0].index if runs else -1,
+        last_index=runs[-1].last_index if runs else -1, seconds=time.monotonic() - began_s, runs=tuple(runs),
+    )

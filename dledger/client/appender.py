@@ -26,14 +26,14 @@ from dledger.base.sending.bodies import BytesLike, checked_bodies, total_bytes
 from dledger.base.sending.send_queue import Numbers, SendCall, SentFrame, Window
 from dledger.base.sending.sender import WindowedSender
 from dledger.base.timing import Backoff
-from dledger.client.answers.errors import AppendError, append_error
-from dledger.client.answers.values import Appended
-from dledger.client.calls.enveloping import Enveloping, Headers
-from dledger.client.calls.lone_appends import BODY_BYTES_MAX, NO_PRODUCERS, Facts, new_producer_id
-from dledger.client.links.connect_options import ConnectOptions
-from dledger.client.links.connection import MemberLink, RequestRefused
-from dledger.client.links.members import Members
-from dledger.client.links.rivals import SILENT_S, Rivals
+from dledger.client.connect_options import ConnectOptions
+from dledger.client.connection import MemberLink, RequestRefused
+from dledger.client.enveloping import Enveloping, Headers
+from dledger.client.errors import AppendError, append_error
+from dledger.client.lone_appends import BODY_BYTES_MAX, NO_PRODUCERS, Facts, new_producer_id
+from dledger.client.members import Members
+from dledger.client.rivals import SILENT_S, Rivals
+from dledger.client.values import Appended
 from dledger.values.errors import DLedgerError
 from dledger.values.ledger.append_refusals import FINAL, OUT_OF_SEQUENCE, PASSING
 from protocols.wire.codes import ResponseCode

@@ -1,35 +1,48 @@
-# -*- test-case-name: tests.aio.test_log -*-
+# -*- test-case-name: tests.aio.test_log,tests.aio.test_readers,tests.aio.test_tail -*-
 """
 A group's log for programs with an asyncio event loop.
 
-A L{AsyncLog} belongs to the loop in which it was opened, and to its process. Cancelling a call stops the
-wait, not the append: its outcome is then unknown to the program.
+A L{AsyncLog} belongs to the loop in which it was opened, asyncio's or uvloop's, and to its process; it has no
+thread, and no second reactor. Cancelling a call stops the wait, not the append: its outcome is then unknown
+to the program::
+
+    async with dledger.AsyncLog("n0-host:20911;n1-host:20911;n2-host:20911") as log:
+        index = (await log.append(b"hello")).index
+        async for entry in log.tail(index, follow=True):
+            ...
+
+Rule 1: an error or a cancellation ends the wait for entries, not the iterator: the next call goes on, and
+leaves nothing out.
+Rule 2: an iterator that was closed, or whose end was reached, stays at its end. One that is no longer needed
+is closed.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import contextlib
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import TypeVar, Unpack
+from typing import Generic, Protocol, TypeVar, Unpack
 
 from twisted.internet.defer import Deferred
 
-from dledger.aio.event_loop import LoopClock, LoopConnections
-from dledger.aio.reader import AsyncReader
-from dledger.aio.tail import AsyncBatches, AsyncEntries
 from dledger.base.forks import OpenedHere
 from dledger.base.sending.bodies import BytesLike
-from dledger.client.answers.tail_batch import TailBatch
-from dledger.client.answers.values import Appended, Entry, LastSequence, MemberInfo
-from dledger.client.calls.appender import AppendOutcome
-from dledger.client.calls.enveloping import Headers, keyed
+from dledger.client.appender import AppendOutcome
 from dledger.client.client import LogClient
-from dledger.client.links.connect_options import AppendLimits, LogKeywords, checked_keywords
-from dledger.client.reading.places import Place
+from dledger.client.connect_options import AppendLimits, LogKeywords, checked_keywords
+from dledger.client.enveloping import Headers, keyed
+from dledger.client.event_loop import LoopClock, LoopConnections
+from dledger.client.places import Place
+from dledger.client.readers import NamedReader
+from dledger.client.tail_batch import TailBatch
+from dledger.client.tails import TailReading
+from dledger.client.values import Appended, Entry, LastSequence, MemberInfo
 from dledger.values.addresses import DEFAULT_MEMBERS
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
@@ -37,6 +50,187 @@ from protocols.wire.ledger.codes import Consistency
 from protocols.wire.ledger.readers import ReaderInfo
 
 _T = TypeVar("_T")
+_B = TypeVar("_B", bound=Sequence[Entry])
+
+
+class AsyncBatches(Generic[_B]):
+    """An asynchronous iterator of batches; one task uses it. @ivar tail: reads them."""
+
+    def __init__(
+        self, wait: WaitInLoop, tail: TailReading[_B], drop: Callable[[Callable[[], None]], None]
+    ) -> None:
+        """@param drop: calls the method in the loop soon, from any thread, if that is still possible."""
+        self._wait = wait
+        self.tail = tail
+        self._drop = drop
+        self._ahead: asyncio.Future[_B] | None = None
+        self._is_over = False
+
+    def __aiter__(self) -> AsyncBatches[_B]:
+        return self
+
+    async def __anext__(self) -> _B:
+        if self._is_over:
+            raise StopAsyncIteration
+        if self._ahead is None:
+            self._ahead = asyncio.ensure_future(self._wait(self.tail.next_batch))
+            self._ahead.add_done_callback(lambda done: done.cancelled() or done.exception())  # it may be left
+        ahead = self._ahead
+        try:
+            batch = await asyncio.shield(ahead)
+        except BaseException:
+            if ahead.cancelled() or (ahead.done() and ahead.exception() is not None):
+                self._ahead = None
+            raise
+        self._ahead = None
+        if batch:
+            return batch
+        self._is_over = True
+        if self.tail.is_closed:
+            raise DLedgerError(ResponseCode.NETWORK_ERROR, reason="the log was closed")
+        raise StopAsyncIteration
+
+    async def aclose(self) -> None:
+        """Read no more."""
+        self._is_over = True
+        self.tail.close()
+
+    def __del__(self) -> None:
+        if not self._is_over:
+            self._drop(self.tail.close)
+
+
+class AsyncEntries:
+    """An asynchronous iterator of entries; one task uses it. @ivar batches: those that have them."""
+
+    def __init__(self, batches: AsyncBatches[list[Entry]]) -> None:
+        self.batches = batches
+        self._ready: Iterator[Entry] = iter(())
+
+    def __aiter__(self) -> AsyncEntries:
+        return self
+
+    async def __anext__(self) -> Entry:
+        for entry in self._ready:  # the rest of a batch
+            return entry
+        self._ready = iter(await anext(self.batches))
+        return next(self._ready)
+
+    async def aclose(self) -> None:
+        """Read no more."""
+        self._ready = iter(())
+        await self.batches.aclose()
+
+
+class WaitInLoop(Protocol):
+    """Waits for a Deferred in the event loop of the log."""
+
+    def __call__(self, call: Callable[[], Deferred[_T]]) -> Awaitable[_T]:
+        """@return: its result."""
+
+
+class AsyncReader:
+    """
+    An asynchronous iterator of the entries that no process of this name has committed. Use it with C{async
+    with}, or L{close} it. The event loop must not stand still for the time of its lease.
+    """
+
+    def __init__(self, wait: WaitInLoop, reader: NamedReader) -> None:
+        self._wait = wait
+        self._reader = reader
+        self._ready: deque[Entry] = deque()
+        self._ahead: asyncio.Future[list[Entry]] | None = None
+
+    @property
+    def name(self) -> str:
+        """Of the reader."""
+        return self._reader.name
+
+    @property
+    def holder(self) -> str:
+        """Id of this process."""
+        return self._reader.holder
+
+    @property
+    def token(self) -> int:
+        """Fencing token of the lease; see L{NamedReader.token}."""
+        return self._reader.token
+
+    def __aiter__(self) -> AsyncReader:
+        return self
+
+    async def __anext__(self) -> Entry:
+        """
+        The next entry; waits for it. Cancelling stops the wait.
+
+        @raise LeaseLost: another process has the entries of this one, or may get them.
+        @raise LeaseHeld: other processes had them until the time-out.
+        @raise Expired: expiry has deleted the next entry. L{commit} of a later one goes on.
+        """
+        while True:
+            if self._reader.must_check:
+                await self._wait(self._reader.check_lease)
+            while self._ready:
+                entry = self._ready.popleft()
+                if entry.index > self._reader.done_index:
+                    self._reader.handed_index = entry.index
+                    return entry
+            if not await self._read_on():
+                raise StopAsyncIteration
+
+    async def _read_on(self) -> bool:
+        """
+        Wait for entries. If the wait is cancelled, the question stays, and the next call has its answer: who
+        uses C{wait_for} leaves nothing out.
+        """
+        if self._ahead is None:
+            self._ahead = asyncio.ensure_future(self._wait(self._reader.next_batch))
+        ahead = self._ahead
+        try:
+            entries = await asyncio.shield(ahead)
+        except BaseException:
+            if ahead.cancelled() or (ahead.done() and ahead.exception() is not None):
+                self._ahead = None
+            raise
+        self._ahead = None
+        self._ready.extend(entries)
+        return bool(entries)
+
+    async def commit(self, index: int | None = None, *, wait: bool = True) -> int:
+        """
+        All entries up to one are done; see L{NamedReader.commit}.
+
+        @param index: the last one; None: the last one that was handed out.
+        @param wait: False: return at once; the place is committed within about a second, together with those
+            that follow, and by L{close}. After a crash, what was done since is handed out again.
+        @return: the next index of the reader: all before it is done.
+        @raise LeaseLost: nothing was committed: another process has these entries, or may get them.
+        @raise NotYet: it is not in the log.
+        @raise Timeout: it may have been committed: commit again.
+        """
+        return await self._wait(lambda: self._reader.commit(index, wait=wait))
+
+    async def close(self) -> None:
+        """
+        Read no more, and give the lease back. Nothing is committed, but what L{commit} was given with
+        C{wait=False}. After the log was closed, there is nothing left to do.
+        """
+        self._ready.clear()
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            ahead.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody asks for it
+        with contextlib.suppress(DLedgerError):
+            await self._wait(self._reader.close)
+
+    async def __aenter__(self) -> AsyncReader:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
 #: Seconds that L{AsyncLog.close} waits for the end of the connections.
 _CLOSE_S = 2.0
 
@@ -61,7 +255,7 @@ class AsyncLog:
         @param timeout: seconds in which a call has an outcome, retries included.
         @param limits: bounds of appends; by default, a call beyond them waits.
         @param group, wire, options: C{answer_timeout_s}, C{is_ordered}, C{exactly_once}, C{envelope},
-            C{tls}, C{token}: see L{ConnectOptions<dledger.client.links.connect_options.ConnectOptions>}.
+            C{tls}, C{token}: see L{ConnectOptions<dledger.client.connect_options.ConnectOptions>}.
         @raise RuntimeError: no event loop runs here.
         @raise ValueError: C{peers} is malformed, or a file of C{tls} is not sound.
         """
@@ -113,7 +307,7 @@ class AsyncLog:
         @return: the runs of consecutive indexes of the bodies, in order; entries of other writers may lie
             between two runs.
         @raise AppendError: a body was not acknowledged; the error names the others. L{UnknownOutcome
-            <dledger.client.answers.values.UnknownOutcome>} if any body may be in the log without an
+            <dledger.client.values.UnknownOutcome>} if any body may be in the log without an
             acknowledgement.
         """
         if key is not None:
@@ -293,7 +487,3 @@ def _notify(waiter: asyncio.Future[tuple[Appended, ...]], outcome: AppendOutcome
         waiter.set_exception(outcome)
     else:
         waiter.set_result(outcome)
-
-
-#: Opens the log of a group in the event loop that runs; no connection is made before it is needed.
-connect = AsyncLog

@@ -22,10 +22,10 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
 from dledger.base.timing import Backoff
-from dledger.client.answers.errors import reported
-from dledger.client.answers.values import Entry, entries_after
-from dledger.client.links.connection import MemberLink, RequestLost
-from dledger.client.links.members import Members
+from dledger.client.connection import MemberLink, RequestLost
+from dledger.client.errors import reported
+from dledger.client.members import Members
+from dledger.client.values import Entry, entries_after
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import WireError

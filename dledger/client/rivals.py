@@ -19,8 +19,8 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from dledger.base.timing import Gathering
-from dledger.client.links.connection import MemberLink
-from dledger.client.links.members import Members
+from dledger.client.connection import MemberLink
+from dledger.client.members import Members
 from protocols.wire.ledger.messages import MetadataResponse, Request, Response
 
 #: Seconds without an answer after which another leader is looked for.

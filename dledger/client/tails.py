@@ -11,6 +11,9 @@ Rule 4: all entries are of one group, by the id that its members report. In the 
 restored from a backup an index means another entry, so a tail ends there with an error. Within one group, a
 member that has less than the reader is one that lags.
 
+Rule 5: an entry counts as expired when each member has said so, or refuses for another reason. A member that
+does not answer may have it, so it is waited for, but not for ever: it may never come back.
+
 Our members are asked with PULL over native frames (long poll). Over remoting, entries are read one
 by one with GET: our members return only committed ones; B{a Java leader also returns entries that are not
 committed yet}, which may be gone later.
@@ -20,6 +23,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import chain
 from typing import Generic, NamedTuple, TypeVar
 
 import attrs
@@ -30,14 +34,15 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from dledger.base.sending.ahead import ReadingAhead
+from dledger.base.sending.arguments import INDEX_MAX, patience, whole
 from dledger.base.timing import Backoff, Gathering
-from dledger.client.answers.errors import reported
-from dledger.client.answers.values import Entry, entries_of
-from dledger.client.links.connection import MemberLink, RequestLost
-from dledger.client.links.members import Members, refuse_another_group
-from dledger.client.reading.deleted import DeletedEntries
-from dledger.client.reading.look_back import entry_before, pulling, shows_times
-from dledger.client.reading.tail_options import TailOptions
+from dledger.client.connect_options import ConnectOptions
+from dledger.client.connection import MemberLink, RequestLost
+from dledger.client.errors import reported
+from dledger.client.look_back import entry_before, pulling, shows_times
+from dledger.client.members import Members, refuse_another_group
+from dledger.client.tail_batch import ScannedPart, TailBatch, scan
+from dledger.client.values import Entry, entries_after, entries_of
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import WireError
@@ -45,6 +50,97 @@ from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.codes import Consistency
 from protocols.wire.ledger.entry import decode_header
 from protocols.wire.ledger.messages import GetRequest, GetResponse, PullRequest, PullResponse, Response
+
+
+@attrs.frozen(kw_only=True)
+class TailOptions:
+    """
+    The entries that a L{Tail} gives, and how long it waits for them.
+
+    @ivar from_index: first index; a negative one counts back from the committed end.
+    @ivar follow: read for ever; else end at the committed index of the start.
+    @ivar timeout_s: give up after that many seconds without a serving member; None: never.
+    @ivar answer_timeout_s: a member that has not answered by then is left.
+    @ivar batch_bytes_max: of the records in one answer, but at least one record.
+    @ivar wait_ms: a member without a new entry waits that long for one before it answers.
+    @ivar control: also show the log's own entries (C{Entry.is_control}).
+    @ivar looks_back: find the time of the first entries, see L{dledger.client.look_back}.
+    """
+
+    from_index: int
+    follow: bool
+    timeout_s: float | None
+    answer_timeout_s: float
+    batch_bytes_max: int = 1 << 20
+    wait_ms: int = 1_000
+    control: bool = False
+    looks_back: bool = True
+
+
+def checked_options(
+    known: ConnectOptions, from_index: int, follow: bool, *, timeout_s: float | None, batch_bytes_max: int,
+    control: bool, looks_back: bool = True,
+) -> TailOptions:
+    """
+    The options of a tail, by the arguments of L{LogClient.tail<dledger.client.client.LogClient.tail>}.
+
+    @param known: of the client: the time-outs.
+    @raise TypeError, ValueError: a number is none, or out of range.
+    """
+    timeout_s = patience("timeout_s", timeout_s)
+    return TailOptions(
+        from_index=whole("from_index", from_index, -INDEX_MAX), follow=follow,
+        timeout_s=known.timeout_s if timeout_s is None and not follow else timeout_s,
+        answer_timeout_s=min(known.answer_timeout_s, 2.0), control=control, looks_back=looks_back,
+        batch_bytes_max=whole("batch_bytes_max", batch_bytes_max, 1, (1 << 31) - 1),
+    )
+
+
+#: Seconds for which a tail waits for members that do not answer, when others have deleted the entry.
+ABSENT_S = 10.0
+
+_NO_ANSWER = (ResponseCode.TIMEOUT, ResponseCode.NETWORK_ERROR)
+
+
+@attrs.define
+class DeletedEntries:
+    """
+    @ivar begins: by member, the first entry that is left of those that have deleted the needed one.
+    """
+
+    begins: dict[str, int] = attrs.Factory(dict)
+    _silent: set[str] = attrs.Factory(set)
+
+    def clear(self) -> None:
+        """A member has served."""
+        self.begins.clear()
+        self._silent.clear()
+
+    def left(self, member_id: str, error: Exception) -> None:
+        """The tail leaves a member for this reason."""
+        if isinstance(error, DLedgerError) and error.code not in _NO_ANSWER:
+            self._silent.discard(member_id)
+        else:
+            self._silent.add(member_id)
+
+    def check(self, index: int, waited_s: float, timeout_s: float | None) -> None:
+        """
+        Called when all members were asked for the entry C{index}.
+
+        @param waited_s: since a member has served. @param timeout_s: of the tail, or None.
+        @raise DLedgerError: INDEX_LESS_THAN_LOCAL_BEGIN: it has expired.
+        """
+        wait_s = ABSENT_S if timeout_s is None else min(ABSENT_S, timeout_s)
+        if not self.begins or (self._silent and waited_s < wait_s):
+            return
+        first_index = min(self.begins.values())
+        reason = f"entry {index} has expired; the first remaining entry is {first_index}"
+        if self._silent:
+            reason += f" (no answer of {', '.join(sorted(self._silent))} in {wait_s:g} s)"
+        raise DLedgerError(
+            ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN, index=index, first_index=first_index, reason=reason
+        )
+
 
 #: Number of GETs under way at once, where a member has no PULL.
 _GETS_AT_ONCE = 32
@@ -115,9 +211,9 @@ class TailReading(ReadingAhead[_B], Generic[_B]):
     def next_batch(self) -> Deferred[_B]:
         """
         @return: fires with one or more consecutive entries; with none at the end (never when
-            following). Fails with L{Expired<dledger.client.answers.errors.Expired>} (the fact C{first_index}
+            following). Fails with L{Expired<dledger.client.errors.Expired>} (the fact C{first_index}
             is the first index that some member still has),
-            L{Restored<dledger.client.answers.errors.Restored>}, or the last problem when no member serves.
+            L{Restored<dledger.client.errors.Restored>}, or the last problem when no member serves.
             RuntimeError if the batch before has not come yet. Cancelling ends the wait, and loses nothing:
             the next call gives that batch. L{close} ends the tail.
         """
@@ -465,3 +561,70 @@ class TailReading(ReadingAhead[_B], Generic[_B]):
 def _error_of(failure: Failure) -> BaseException:
     assert failure.value is not None
     return failure.value
+
+
+class Tail(TailReading[list[Entry]]):
+    """An asynchronous iterator over entries; also usable batch by batch."""
+
+    def __init__(self, members: Members, clock: IReactorTime, options: TailOptions) -> None:
+        super().__init__(members, clock, options)
+        self._buffer: deque[Entry] = deque()
+
+    def __aiter__(self) -> Tail:
+        return self
+
+    async def __anext__(self) -> Entry:
+        while not self._buffer:
+            self._buffer.extend(await self.next_batch())
+            if not self._buffer:
+                raise StopAsyncIteration
+        return self._buffer.popleft()
+
+    @staticmethod
+    def _nothing() -> list[Entry]:
+        return []
+
+    def _opened(self, batches: list[EntryBatch]) -> tuple[list[Entry], Entry]:
+        entries: list[Entry] = []
+        for batch in batches:
+            entries += entries_after(entries[-1] if entries else self._before, batch)
+        return _shown(entries, control=self.options.control), entries[-1]
+
+
+def _shown(entries: list[Entry], *, control: bool) -> list[Entry]:
+    return entries if control else [entry for entry in entries if not entry.is_control]
+
+
+class BatchTail(TailReading[TailBatch]):
+    """An asynchronous iterator over batches of entries, for programs that read many small ones."""
+
+    def __aiter__(self) -> BatchTail:
+        return self
+
+    async def __anext__(self) -> TailBatch:
+        batch = await self.next_batch()
+        if not batch:
+            raise StopAsyncIteration
+        return batch
+
+    @staticmethod
+    def _nothing() -> TailBatch:
+        return TailBatch((), (), -1, list)
+
+    def _opened(self, batches: list[EntryBatch]) -> tuple[TailBatch, Entry]:
+        before, control = self._before, self.options.control
+        scans: list[ScannedPart] = []
+        for batch in batches:
+            scans.append(scan(batch, scans[-1].last if scans else before, control=control))
+
+        def make() -> list[Entry]:
+            found: list[Entry] = []
+            for batch in batches:
+                found += entries_after(found[-1] if found else before, batch)
+            return _shown(found, control=control)
+
+        bodies, indexes = scans[0].bodies, scans[0].indexes
+        if len(scans) > 1:
+            bodies = [body for one in scans for body in one.bodies]
+            indexes = list(chain.from_iterable(one.indexes for one in scans))
+        return TailBatch(bodies, indexes, batches[-1].last_index + 1, make), scans[-1].last

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 import attrs
 
 from dledger.base.sending.bodies import BytesLike, as_bodies, misfit, total_bytes
-from dledger.client.answers.errors import AppendFailed
-from dledger.client.calls.lone_appends import BODY_BYTES_MAX, checked_body
+from dledger.client.errors import AppendFailed
+from dledger.client.lone_appends import BODY_BYTES_MAX, checked_body
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.envelopes import KEY_HEADER, envelope_head, guarded, headers_problem, time_problem
 

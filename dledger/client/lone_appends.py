@@ -1,18 +1,20 @@
-# -*- test-case-name: tests.client.test_conditions,tests.client.test_producers -*-
+# -*- test-case-name: tests.client.test_conditions,tests.client.test_numbered_appends -*-
 """
-Appends of one body with a promise of their own, not through the queue of other appends: those that expect an
-end of the log, and those that have a producer and a sequence.
+Appends with a promise of their own, not through the queue of other appends: those of a body that expect an
+end of the log, and those of one or many bodies that have a producer and a sequence.
 
 Rule 1: a body that expects an end is sent again only while it is certainly not in the log, as other bodies.
 Rule 2: a body with a sequence is sent again when its outcome is unknown, too: the leader answers with the
 outcome of the first attempt. What is still unknown when the time is over is unknown to the program, which may
 ask again for as long as the log remembers (docs/exactly-once.md).
+Rule 3: of many bodies, a frame is sent when all bodies before it are stored. So the bodies without an outcome
+are those of one frame, and the bodies after it are certainly not in the log.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from random import Random
 
 import attrs
@@ -23,10 +25,10 @@ from twisted.internet.task import deferLater
 from dledger.base.sending.arguments import text, whole
 from dledger.base.sending.bodies import BytesLike, as_bodies, misfit, total_bytes
 from dledger.base.timing import Backoff
-from dledger.client.answers.errors import AppendError, append_error
-from dledger.client.answers.values import Appended
-from dledger.client.links.connection import MemberLink, RequestLost, RequestRefused
-from dledger.client.links.members import Members
+from dledger.client.connection import MemberLink, RequestLost, RequestRefused
+from dledger.client.errors import AppendError, AppendFailed, append_error
+from dledger.client.members import Members
+from dledger.client.values import Appended
 from dledger.values.errors import DLedgerError
 from dledger.values.ledger.append_refusals import FINAL, PASSING
 from protocols.wire.codes import ResponseCode
@@ -251,3 +253,67 @@ def checked_body(body: BytesLike, problem: str = "") -> bytes:
             ResponseCode.UNEXPECTED_ARGUMENT, failed=1, reason=problem
         )
     return bodies[0]
+
+
+#: Most bodies of one frame, and their bytes. A remoting frame has one body.
+FRAME_COUNT_MAX = 512
+FRAME_BYTES_MAX = 1 << 20
+
+
+def frame_of(bodies: Sequence[bytes], first: int) -> tuple[bytes, ...]:
+    """The bodies from number C{first} on that go in one frame; one at least."""
+    end, size = first, 0
+    while end < min(first + FRAME_COUNT_MAX, len(bodies)) and (end == first or size < FRAME_BYTES_MAX):
+        size += len(bodies[end])
+        end += 1
+    return tuple(bodies[first:end])
+
+
+async def append_numbered(
+    appends: LoneAppends, given: Sequence[BytesLike], producer: str, sequence: int,
+    enclose: Callable[[Sequence[BytesLike]], Sequence[bytes]],
+) -> tuple[Appended, ...]:
+    """
+    Append bodies of a producer, each once however often this is called; see
+    L{dledger.client.client.LogClient.append_many}.
+
+    @param sequence: of the first one.
+    @param enclose: checks the bodies, and puts them into their envelopes.
+    @return: the runs of consecutive indexes of the bodies, in order.
+    @raise AppendError: a body was not acknowledged; it also reports the acknowledged ones.
+    """
+    last = max(sequence + len(given) - 1, sequence)
+    problem = producer_problem(producer, sequence) or producer_problem(producer, last)
+    if problem:
+        raise AppendFailed(ResponseCode.UNEXPECTED_ARGUMENT, failed=len(given), reason=problem)
+    bodies = enclose(given) if given else ()
+    clock, runs, done = appends.clock, list[Appended](), 0
+    deadline_s = clock.seconds() + appends.timeout_s
+    while done < len(bodies):
+        frame = frame_of(bodies, done)
+        left_s = max(deadline_s - clock.seconds(), 0.01)
+        try:
+            answer = await attrs.evolve(appends, timeout_s=left_s).append_frame(
+                frame, producer, sequence + done
+            )
+        except AppendError as error:
+            unknown = len(frame) if error.unknown else 0
+            facts: Facts = {**error.facts, "acknowledged": done}
+            raise type(error)(
+                error.code, appended=tuple(runs), failed=len(bodies) - done - unknown, unknown=unknown,
+                **facts,
+            ) from None
+        _add(runs, Appended(
+            index=answer.index, term=answer.term, pos=answer.pos, count=answer.count, offset=done
+        ))
+        done += answer.count
+    return tuple(runs)
+
+
+def _add(runs: list[Appended], run: Appended) -> None:
+    """Add a run; two that follow each other become one."""
+    last = runs[-1] if runs else None
+    if last is not None and (run.index, run.term) == (last.last_index + 1, last.term):
+        runs[-1] = attrs.evolve(last, count=last.count + run.count)
+    else:
+        runs.append(run)

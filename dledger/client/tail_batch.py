@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, overload
 
-from dledger.client.answers.values import Entry, entries_after
+from dledger.client.values import Entry, entries_after
 from protocols.wire.checksums import crc32
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.batches import EntryBatch
@@ -98,11 +98,11 @@ class ScannedPart(NamedTuple):
 
 def scan(batch: EntryBatch, before: Entry | None, *, control: bool) -> ScannedPart:
     """
-    Check a batch as L{dledger.client.answers.values.entries_of} does, and take out the bodies.
+    Check a batch as L{dledger.client.values.entries_of} does, and take out the bodies.
 
     @param before: the entry before it; None: not known.
     @param control: also show the log's own entries.
-    @raise WireError: as of L{dledger.client.answers.values.entries_of}.
+    @raise WireError: as of L{dledger.client.values.entries_of}.
     """
     scanner = _Scanner(batch.records, before, control=control)
     end = batch.first_index + batch.count

@@ -54,7 +54,7 @@ class MemberLink:
     @ivar member_id: id of the member that requests are addressed to.
     @ivar metadata: the member's last METADATA answer; None before the first.
     @ivar was_used: whether there was a request since the owner last looked, see
-        L{dledger.client.links.members}.
+        L{dledger.client.members}.
     @ivar turn_ended: each is called after all answers of one read were handed out.
     @ivar lost: called once, after the connection has ended and every request has failed.
     """

@@ -15,7 +15,7 @@ from twisted.internet.defer import Deferred
 
 from dledger.base.sending.arguments import INDEX_MAX, whole
 from dledger.base.time_search import FoundSpan, Search, TimeSearch, search_leaders
-from dledger.client.answers.values import Entry, MemberInfo
+from dledger.client.values import Entry, MemberInfo
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.readers import NO_END

@@ -2,8 +2,8 @@
 """
 The options of a connection to a group: one table for the blocking client, asyncio and Deferreds.
 
-Every client (L{Log<dledger.client.blocking.Log>}, L{AsyncLog<dledger.aio.log.AsyncLog>}) takes the first five
-in its own order, and passes the others on.
+Every client (L{Log<dledger.client.blocking.Log>}, L{AsyncLog<dledger.client.aio.AsyncLog>}) takes the first
+five in its own order, and passes the others on.
 
 Source: our own; Spark has its options as texts (dledger.spark.formats.options).
 """
@@ -86,7 +86,7 @@ class ConnectOptions:
         to all.
     @ivar limits: bounds of appends.
     @ivar answer_timeout_s: seconds without an answer after which a connection is given up; sooner if another
-        member leads by then (L{dledger.client.links.rivals}). Must exceed C{max_wait_ack_time_ms} of the
+        member leads by then (L{dledger.client.rivals}). Must exceed C{max_wait_ack_time_ms} of the
         members, else a slow commit counts as a lost one.
     @ivar is_ordered: send one append at a time to Java members, which take them in any order.
     @ivar exactly_once: number all bodies of this client, so that one whose outcome is unknown is sent again,
