@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import time
 
-import dledger.aio
+import dledger
 from benchmarks.client_load import CALLS
 from benchmarks.load import LoadError, Meter, Sample
-from dledger.client.answers.values import AppendError
+from dledger.client.errors import AppendError
 from dledger.values.errors import DLedgerError
 
 
@@ -28,7 +28,7 @@ def run_aio(*, peers: str, group: str, body: bytes, window: int, warm_up_s: floa
 async def _run(
     peers: str, group: str, body: bytes, window: int, warm_up_s: float, seconds: float
 ) -> Sample:
-    async with dledger.aio.connect(peers, group=group, wire="binary") as log:
+    async with dledger.AsyncLog(peers, group=group, wire="binary") as log:
         try:
             await log.metadata()
         except DLedgerError as error:
@@ -47,7 +47,7 @@ async def _run(
         return meter.sample()
 
 
-async def _append(log: dledger.aio.AsyncLog, meter: Meter, bodies: tuple[bytes, ...]) -> None:
+async def _append(log: dledger.AsyncLog, meter: Meter, bodies: tuple[bytes, ...]) -> None:
     while True:
         sent_s = time.perf_counter()
         try:

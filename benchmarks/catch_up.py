@@ -30,7 +30,7 @@ import dledger
 from benchmarks.common import console, number, probe_machine, quantile, table, work_directory, write_json
 from benchmarks.open_ledger import flush_store
 from dledger.base.disk.disk import OsDisk
-from dledger.client.answers.values import AppendError
+from dledger.client.errors import AppendError
 from dledger.storage.files.term_file import TermFile
 from dledger.storage.store.file_store import FileStore
 from dledger.values.ledger.config import DLedgerConfig

@@ -15,9 +15,9 @@ from typing import Any
 from twisted.internet.defer import gatherResults
 
 from benchmarks.load import LoadError, Meter, Sample, shares_of
-from dledger.client.answers.values import AppendError
-from dledger.client.calls.appender import AppendOutcome
+from dledger.client.appender import AppendOutcome
 from dledger.client.client import LogClient
+from dledger.client.errors import AppendError
 from dledger.values.tls_files import TlsFiles
 
 #: Number of calls that share the window.

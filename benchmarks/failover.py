@@ -33,8 +33,8 @@ import click
 import dledger
 from benchmarks.common import console, number, probe_machine, quantile, table, work_directory, write_json
 from benchmarks.load import PATIENCE_S, load_in_child
-from dledger.client.answers.values import AppendError
 from dledger.client.blocking import Log
+from dledger.client.errors import AppendError
 from tests.processes.children import ChildError, end_all, wait_until
 from tests.processes.members import Group
 

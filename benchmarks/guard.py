@@ -41,8 +41,8 @@ from twisted.internet.protocol import Factory, Protocol
 from benchmarks.common import console, table
 from benchmarks.guard_rig import GROUP_NAME, PEERS, GuardGroup, WireEndpoint, Wires
 from benchmarks.load import ROOT, RemotingFrames
-from dledger.client.answers.values import AppendError
 from dledger.client.client import LogClient
+from dledger.client.errors import AppendError
 
 BASELINE = Path(__file__).with_name("guard.json")
 

@@ -14,9 +14,9 @@ import click
 from twisted.internet.defer import Deferred, gatherResults
 
 from benchmarks.load import Meter
-from dledger.client.answers.values import AppendError
-from dledger.client.calls.appender import AppendOutcome
+from dledger.client.appender import AppendOutcome
 from dledger.client.client import LogClient
+from dledger.client.errors import AppendError
 
 BODY = b"x" * 100
 

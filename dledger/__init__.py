@@ -2,9 +2,10 @@
 """
 dledger: a replicated commit log.
 
-C{connect} opens the log of a group, for programs without a reactor. The names of C{__all__} are imported
-when they are first used, so that C{import dledger.core} does not load Twisted. Everything else is imported
-from its own package.
+C{connect} opens the log of a group, for programs without a reactor; C{AsyncLog} for those with an asyncio
+event loop, C{LogClient} for those with Twisted's reactor. The names of C{__all__} are imported when they are
+first used, so that C{import dledger.core} does not load Twisted. Everything else is imported from its own
+package.
 """
 
 from __future__ import annotations
@@ -13,7 +14,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dledger.client.answers.errors import (
+    from dledger.client.aio import AsyncLog
+    from dledger.client.blocking import Log, connect
+    from dledger.client.client import LogClient
+    from dledger.client.connect_options import AppendLimits
+    from dledger.client.errors import (
+        AppendError,
+        AppendFailed,
         CommandRefused,
         Conflict,
         Expired,
@@ -26,18 +33,9 @@ if TYPE_CHECKING:
         SequenceTaken,
         Timeout,
         UnknownChange,
-    )
-    from dledger.client.answers.summaries import AppendInterrupted, AppendSummary
-    from dledger.client.answers.values import (
-        Appended,
-        AppendError,
-        AppendFailed,
-        Entry,
-        MemberInfo,
         UnknownOutcome,
     )
-    from dledger.client.blocking import Log, connect
-    from dledger.client.links.connect_options import AppendLimits
+    from dledger.client.values import Appended, AppendInterrupted, AppendSummary, Entry, MemberInfo
     from dledger.values.client_token import ClientToken
     from dledger.values.errors import DLedgerError
     from dledger.values.tls_files import TlsFiles
@@ -51,6 +49,7 @@ __all__ = (
     "AppendLimits",
     "AppendSummary",
     "Appended",
+    "AsyncLog",
     "ClientToken",
     "CommandRefused",
     "Conflict",
@@ -61,6 +60,7 @@ __all__ = (
     "LeaseHeld",
     "LeaseLost",
     "Log",
+    "LogClient",
     "MemberInfo",
     "NotLeader",
     "NotYet",
@@ -84,15 +84,15 @@ _HOMES = {
     "dledger.values.tls_files": ("TlsFiles",),
     "dledger.values.client_token": ("ClientToken",),
     "dledger.client.blocking": ("Log", "connect"),
-    "dledger.client.links.connect_options": ("AppendLimits",),
-    "dledger.client.answers.errors": (
-        "CommandRefused", "Conflict", "Expired", "LeaseHeld", "LeaseLost", "NotLeader", "NotYet",
-        "OutOfSequence", "Restored", "SequenceTaken", "Timeout", "UnknownChange",
+    "dledger.client.aio": ("AsyncLog",),
+    "dledger.client.client": ("LogClient",),
+    "dledger.client.connect_options": ("AppendLimits",),
+    "dledger.client.errors": (
+        "AppendError", "AppendFailed", "CommandRefused", "Conflict", "Expired", "LeaseHeld", "LeaseLost",
+        "NotLeader", "NotYet", "OutOfSequence", "Restored", "SequenceTaken", "Timeout", "UnknownChange",
+        "UnknownOutcome",
     ),
-    "dledger.client.answers.summaries": ("AppendInterrupted", "AppendSummary"),
-    "dledger.client.answers.values": (
-        "AppendError", "AppendFailed", "Appended", "Entry", "MemberInfo", "UnknownOutcome",
-    ),
+    "dledger.client.values": ("AppendInterrupted", "AppendSummary", "Appended", "Entry", "MemberInfo"),
     "protocols.wire.codes": ("ResponseCode",),
     "protocols.wire.ledger.codes": ("Consistency",),
 }

@@ -202,27 +202,19 @@ LAYERS: tuple[Layer, ...] = (
         covers=("dledger.machine",),
         ours=(
             *LEDGER, *LEDGER_WIRE, "dledger.base.disk.disk", "dledger.base.threads",
-            "dledger.base.waiters", "dledger.client.answers.values", "dledger.node",
+            "dledger.base.waiters", "dledger.client.values", "dledger.node",
             "dledger.storage.files.snapshot_file",
         ),
         third=(*TWISTED, "construct"),
         refused=("twisted.web", *CLOCKS, "logging", "random", "asyncio"),
     ),
+    # tests.test_layering says which of its modules may use asyncio.
     Layer(
         name="client",
         covers=("dledger.client",),
         ours=(*LEDGER, "dledger.base", "protocols"),
         third=TWISTED,
-        refused=(
-            "dledger.base.disk", "protocols.rocketmq", "protocols.wire.rocketmq", "logging", "asyncio",
-        ),
-    ),
-    Layer(
-        name="client for asyncio",
-        covers=("dledger.aio",),
-        ours=(*LEDGER, "dledger.base", "dledger.client", "protocols.wire", *CODES),
-        third=TWISTED,
-        refused=("dledger.base.disk", "logging", *THREADS),
+        refused=("dledger.base.disk", "protocols.rocketmq", "protocols.wire.rocketmq", "logging"),
     ),
     # -- RocketMQ: nothing of core, node, storage or client -----------------------------------------
     # The answers of brokers and name servers.
@@ -386,7 +378,7 @@ LAYERS: tuple[Layer, ...] = (
         covers=("dledger.cli",),
         ours=(
             "dledger", *LEDGER, "dledger.base", "dledger.client", "dledger.rocketmq.broker.access",
-            "dledger.rocketmq.client", *LEDGER_WIRE,
+            "dledger.rocketmq.client", *LEDGER_WIRE, "protocols.rocketmq.signing",
         ),
         third=(*ATTRS, "twisted", "click", "rich"),
         refused=("logging", "asyncio"),

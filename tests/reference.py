@@ -25,7 +25,7 @@ from dledger.admin.broker_metrics import MEASURED_COUNTERS, BrokerCollector
 from dledger.admin.metrics import make_registry
 from dledger.admin.name_server import NameServerCollector
 from dledger.base.histogram import Histogram
-from dledger.cli.console.command import EXIT_STATUSES
+from dledger.cli.console.command import EXIT_STATUSES, loaded
 from dledger.cli.main import cli
 from dledger.daemons.data.export import Options as ExportOptions
 from dledger.daemons.ledger.member import Options as MemberOptions
@@ -145,6 +145,7 @@ def statuses() -> str:
 
 def all_commands(command: click.Command = cli, name: str = "dledger") -> Iterator[tuple[str, click.Command]]:
     """Every command with its whole name, a group before its members; of C{cli} itself only its members."""
+    command = loaded(command)
     if command is not cli:
         yield name, command
     if isinstance(command, click.Group):

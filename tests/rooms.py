@@ -41,7 +41,7 @@ BOXES: dict[str, tuple[int, tuple[str, ...]]] = {
     "storage": (1, ("storage",)),
     "node": (1, ("node", "node connections")),
     "state machines": (1, ("state machines",)),
-    "clients": (1, ("client", "client for asyncio", "package")),
+    "clients": (1, ("client", "package")),
     "brokers, name server": (2, (
         "RocketMQ", "RocketMQ answers", "name server", "broker", "broker client", "broker metadata",
         "broker replication", "broker store", "broker verification",

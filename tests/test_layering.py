@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -10,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.import_graph import COVERED, ROOT, cycle_in, folders_of, imports_of, module_names
 from tests.layer_checks import check, layer_of, room_of, rooms_of
-from tests.layering import LAYERS
+from tests.layering import LAYERS, THREADS
 from tests.sources import text_of
 
 #: A module of a room with strict rules, and one of a room without Twisted.
@@ -46,6 +47,17 @@ class TreeTests(SynchronousTestCase):
             if name in modules and modules[name].name != "__init__.py"
         ]
         self.assertEqual(single, ["dledger.version"])
+
+    def test_faces_of_the_client(self) -> None:
+        """Only that for asyncio imports asyncio, and it has no thread."""
+        found = {
+            name: set(re.findall(r"^ *(?:from|import) (\w+)", text_of(path), re.MULTILINE))
+            for name, path in module_names(ROOT).items() if name.startswith("dledger.client.")
+        }
+        for_asyncio = {"dledger.client.aio", "dledger.client.event_loop"}
+        self.assertEqual({name for name, imported in found.items() if "asyncio" in imported}, for_asyncio)
+        for name in for_asyncio:
+            self.assertEqual(found[name] & set(THREADS), set(), name)
 
     def test_folders_have_no_circle(self) -> None:
         """Folders are in an order, too, also the inner ones of a room."""

@@ -13,7 +13,7 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from dledger.client.client import LogClient
-from dledger.client.reading.readers import NamedReader
+from dledger.client.readers import NamedReader
 from dledger.testing.brokers.client_world import ClientWorld
 from dledger.testing.brokers.pair_schedule import PairFocus, PairWorld
 from dledger.testing.brokers.pairs import CLIENT_PORT

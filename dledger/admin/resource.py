@@ -69,7 +69,7 @@ from dledger.admin.dashboard.overview import overview_of
 from dledger.admin.dashboard.page import dashboard_page
 from dledger.admin.metrics import exposition, make_registry
 from dledger.admin.openapi import openapi_document
-from dledger.admin.sites.cluster import ClusterSurvey, MemberReport, group_problems
+from dledger.admin.sites.cluster import ClusterSurvey
 from dledger.admin.sites.member_source import StatusSource
 from dledger.admin.sites.pages import (
     METRICS_TYPE,
@@ -80,6 +80,7 @@ from dledger.admin.sites.pages import (
     json_page,
     send_page,
 )
+from dledger.admin.sites.reports import MemberReport, group_problems
 from dledger.admin.status_document import status_document
 from dledger.base.log_lines import ANSWERS_OPERATOR, LogLevels
 from dledger.base.reactor import Reactor

@@ -1,1 +1,4 @@
-"""The client of a group: append, get and tail, with redirect and retry."""
+"""
+The client of a group. It has three faces: L{blocking}, for programs with Deferreds L{client}, and for asyncio
+L{aio}.
+"""

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.client.test_blocking -*-
+# -*- test-case-name: tests.client.test_blocking,tests.client.test_readers,tests.client.test_blocking_tail -*-
 """
 The client for programs without a reactor: every call waits for its outcome::
 
@@ -14,39 +14,158 @@ unknown outcome. A L{Log} may be used from several threads; the order of calls i
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from types import TracebackType
 from typing import TypeVar, Unpack
 
-from dledger.base.reactor_thread import ReactorThread
+from dledger.base.reactor_thread import Outcome, ReactorThread
 from dledger.base.sending.arguments import patience, whole
 from dledger.base.sending.blocking_batches import BlockingBatches
 from dledger.base.sending.bodies import BytesLike
 from dledger.base.serving.endpoints import EndpointFor
-from dledger.client.answers.summaries import AppendSummary
-from dledger.client.answers.tail_batch import TailBatch
-from dledger.client.answers.values import (
+from dledger.client.chain_marks import ChainMark
+from dledger.client.client import LogClient
+from dledger.client.connect_options import AppendLimits, LogKeywords, checked_keywords
+from dledger.client.enveloping import Headers, checked_headers, keyed
+from dledger.client.feed import Feed, feed_numbered
+from dledger.client.places import Place
+from dledger.client.readers import NamedReader
+from dledger.client.tail_batch import TailBatch
+from dledger.client.tails import TailReading
+from dledger.client.values import (
     Appended,
+    AppendSummary,
     Entry,
     LastSequence,
     MemberInfo,
 )
-from dledger.client.calls.enveloping import Headers, checked_headers, keyed
-from dledger.client.calls.feed import Feed
-from dledger.client.calls.numbered_feed import feed_numbered
-from dledger.client.client import LogClient
-from dledger.client.links.chain_marks import ChainMark
-from dledger.client.links.connect_options import AppendLimits, LogKeywords, checked_keywords
-from dledger.client.reading.blocking_reader import BlockingReader
-from dledger.client.reading.blocking_tail import BlockingEntries
-from dledger.client.reading.places import Place
-from dledger.client.reading.tail_reading import TailReading
 from dledger.values.addresses import DEFAULT_MEMBERS
+from dledger.values.errors import DLedgerError
 from protocols.wire.ledger.codes import Consistency
 from protocols.wire.ledger.messages import MembershipResponse
 from protocols.wire.ledger.readers import ReaderInfo
+
+
+class BlockingEntries:
+    """An iterator of entries; one thread uses it. @ivar batches: those that have them."""
+
+    def __init__(self, batches: BlockingBatches[list[Entry]]) -> None:
+        self.batches = batches
+        self._ready: Iterator[Entry] = iter(())
+
+    def __iter__(self) -> BlockingEntries:
+        return self
+
+    def __next__(self) -> Entry:
+        while True:
+            for entry in self._ready:  # the rest of a batch
+                return entry
+            batch = self.batches.peek()
+            self._ready = iter(batch)  # from here to the next line nothing interrupts
+            self.batches.ahead = None
+
+    def close(self) -> None:
+        """Read no more."""
+        self._ready = iter(())
+        self.batches.close()
+
+
+class BlockingReader:
+    """
+    An iterator of the entries that no process of this name has committed. Use it as a context manager, or
+    L{close} it; one thread uses it.
+    """
+
+    def __init__(self, thread: ReactorThread, reader: NamedReader) -> None:
+        self._thread = thread
+        self._reader = reader
+        self._ready: deque[Entry] = deque()
+        self._ahead: Outcome[list[Entry]] | None = None
+
+    @property
+    def name(self) -> str:
+        """Of the reader."""
+        return self._reader.name
+
+    @property
+    def holder(self) -> str:
+        """Id of this process."""
+        return self._reader.holder
+
+    @property
+    def token(self) -> int:
+        """Fencing token of the lease; see L{NamedReader.token}."""
+        return self._reader.token
+
+    def __iter__(self) -> BlockingReader:
+        return self
+
+    def __next__(self) -> Entry:
+        """
+        The next entry; waits for it.
+
+        @raise LeaseLost: another process has the entries of this one, or may get them.
+        @raise LeaseHeld: other processes had them until the time-out.
+        @raise Expired: expiry has deleted the next entry. L{commit} of a later one goes on.
+        """
+        while True:
+            if self._reader.must_check:
+                self._thread.wait(self._reader.check_lease)
+            while self._ready:
+                entry = self._ready.popleft()
+                if entry.index > self._reader.done_index:
+                    self._reader.handed_index = entry.index
+                    return entry
+            # (Ctrl-C may come while this waits: what was asked for is kept for the next call.)
+            if self._ahead is None:
+                self._ahead = Outcome()
+            if not self._ahead.is_begun:
+                self._thread.begin(self._reader.next_batch, self._ahead)
+            try:
+                entries = self._ahead.result()
+            except DLedgerError:
+                self._ahead = None
+                raise
+            ready = deque(entries)
+            self._ready = ready  # from here to the next line nothing interrupts
+            self._ahead = None
+            if not entries:
+                raise StopIteration
+
+    def commit(self, index: int | None = None, *, wait: bool = True) -> int:
+        """
+        All entries up to one are done; returns when the group knows it. Asking twice does no harm.
+
+        @param index: the last one; None: the last one that was handed out.
+        @param wait: False: return at once; the place is committed within about a second, together with those
+            that follow, and by L{close}. After a crash, what was done since is handed out again.
+        @return: the next index of the reader: all before it is done.
+        @raise LeaseLost: nothing was committed: another process has these entries, or may get them.
+        @raise NotYet: it is not in the log.
+        @raise Timeout: it may have been committed: commit again.
+        """
+        return self._thread.wait(lambda: self._reader.commit(index, wait=wait))
+
+    def close(self) -> None:
+        """
+        Read no more, and give the lease back. Nothing is committed, but what L{commit} was
+        given with C{wait=False}.
+        """
+        self._ready.clear()
+        if not self._thread.is_stopped:
+            self._thread.wait(self._reader.close)
+
+    def __enter__(self) -> BlockingReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
 
 #: A batch of entries, in the form in which a program gets it.
 _B = TypeVar("_B", bound=Sequence[Entry])
@@ -76,7 +195,7 @@ class Log:
         @param limits: bounds of appends; by default, a call beyond them waits.
         @param endpoint_for, rng: see L{LogClient}.
         @param group, wire, options: C{answer_timeout_s}, C{is_ordered}, C{exactly_once}, C{envelope},
-            C{tls}, C{token}: see L{ConnectOptions<dledger.client.links.connect_options.ConnectOptions>}.
+            C{tls}, C{token}: see L{ConnectOptions<dledger.client.connect_options.ConnectOptions>}.
         @raise ValueError: C{peers} is malformed, or a file of C{tls} is not sound.
         """
         self._thread: ReactorThread | None = None
@@ -194,8 +313,8 @@ class Log:
         @raise NotYet: no such entry is committed yet.
         @raise Expired: expiry has deleted it.
         @raise DLedgerError: the last error before the deadline, such as
-            L{NotLeader<dledger.client.answers.errors.NotLeader>} or
-            L{Timeout<dledger.client.answers.errors.Timeout>}.
+            L{NotLeader<dledger.client.errors.NotLeader>} or
+            L{Timeout<dledger.client.errors.Timeout>}.
         """
         return self._reactor.wait(lambda: self._client.get(index, consistency))
 

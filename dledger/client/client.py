@@ -3,7 +3,7 @@
 The client of a group: append, read, follow, hand leadership over. Deferred API.
 
 Reads are retried until the deadline, even when the connection is lost. Appends are retried only while they
-are certainly not in the log, see L{dledger.client.calls.appender}.
+are certainly not in the log, see L{dledger.client.appender}.
 
 L{dledger.client.blocking} offers the same to programs without a reactor.
 """
@@ -27,35 +27,21 @@ from dledger.base.sending.bodies import BytesLike
 from dledger.base.sending.sender import fire_all, fire_one
 from dledger.base.serving.endpoints import EndpointFor, tcp_endpoints
 from dledger.base.tls.securing import dialling
-from dledger.client.answers.errors import failure_of
-from dledger.client.answers.values import (
-    Appended,
-    AppendError,
-    Entry,
-    LastSequence,
-    MemberInfo,
-    entries_after,
-    entries_of,
-)
-from dledger.client.calls.appender import AppendDone, Appender
-from dledger.client.calls.changes import GroupChanges
-from dledger.client.calls.command_calls import CommandCalls, CommandSender
-from dledger.client.calls.enveloping import Enveloping, Headers, keyed
-from dledger.client.calls.lone_appends import NO_PRODUCERS, LoneAppends, check_numbers
-from dledger.client.calls.machines import MAX_AGE_S, query_machine
-from dledger.client.calls.member_questions import MemberQuestions
-from dledger.client.calls.numbered_appends import append_numbered
-from dledger.client.links.chain_marks import ChainMark, ask_chain_marks
-from dledger.client.links.connect_options import ConnectKeywords, ConnectOptions
-from dledger.client.links.members import Members
-from dledger.client.links.rivals import Rivals
-from dledger.client.links.security import ClientSecurity
-from dledger.client.reading.look_back import TimesBefore, timed_link
-from dledger.client.reading.places import Place, checked_time, find_begin, is_index, place
-from dledger.client.reading.reader_calls import ReaderCalls
-from dledger.client.reading.readers import NamedReader, ReaderOptions
-from dledger.client.reading.tail import BatchTail, Tail
-from dledger.client.reading.tail_options import checked_options
+from dledger.client.appender import AppendDone, Appender
+from dledger.client.chain_marks import ChainMark, ask_chain_marks
+from dledger.client.commands import MAX_AGE_S, CommandCalls, CommandSender, query_machine
+from dledger.client.connect_options import ConnectKeywords, ConnectOptions
+from dledger.client.enveloping import Enveloping, Headers, keyed
+from dledger.client.errors import AppendError, failure_of
+from dledger.client.lone_appends import NO_PRODUCERS, LoneAppends, append_numbered, check_numbers
+from dledger.client.look_back import TimesBefore, timed_link
+from dledger.client.members import ClientSecurity, Members
+from dledger.client.places import Place, checked_time, find_begin, is_index, place
+from dledger.client.questions import GroupChanges, MemberQuestions
+from dledger.client.readers import NamedReader, ReaderCalls, ReaderOptions
+from dledger.client.rivals import Rivals
+from dledger.client.tails import BatchTail, Tail, checked_options
+from dledger.client.values import Appended, Entry, LastSequence, MemberInfo, entries_after, entries_of
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import Consistency
@@ -182,8 +168,8 @@ class LogClient:
             it; each is in the log once, see L{append}. Not in order with other appends.
         @param headers: of each body, see L{append}.
         @return: fires with the runs of consecutive indexes of the bodies, in order. Fails with
-            L{AppendFailed <dledger.client.answers.values.AppendFailed>} or L{UnknownOutcome
-            <dledger.client.answers.values.UnknownOutcome>}, which also report the acknowledged bodies.
+            L{AppendFailed <dledger.client.values.AppendFailed>} or L{UnknownOutcome
+            <dledger.client.values.UnknownOutcome>}, which also report the acknowledged bodies.
             Cancelling stops the wait, not the append.
         @raise TypeError, ValueError: these parameters do not go together, or have a wrong type.
         """
@@ -215,8 +201,8 @@ class LogClient:
         @param headers: shown to readers of ours beside the body (docs/envelopes.md): up to 32 of them and
             8192 bytes in all. C{key}, C{entry.key} for readers, is one of them: what the entry is about.
         @return: as of L{append_many}, with a single L{Appended}. With C{expected_end}, fails with
-            L{Conflict<dledger.client.answers.errors.Conflict>} if the log ends elsewhere; with C{producer},
-            with L{OutOfSequence<dledger.client.answers.errors.OutOfSequence>} if the sequence does not
+            L{Conflict<dledger.client.errors.Conflict>} if the log ends elsewhere; with C{producer},
+            with L{OutOfSequence<dledger.client.errors.OutOfSequence>} if the sequence does not
             follow. UNSUPPORTED: the leader is a Java member, which can do neither.
         @raise TypeError, ValueError: these parameters do not go together.
         """
@@ -247,7 +233,7 @@ class LogClient:
             the result of one. Without them the client does.
         @return: fires with what the machine returned, once the leader has applied it. Fails as L{append}
             does, or with L{CommandRefused
-            <dledger.client.answers.errors.CommandRefused>}; UNSUPPORTED if the leader runs no machine,
+            <dledger.client.errors.CommandRefused>}; UNSUPPORTED if the leader runs no machine,
             MACHINE_STOPPED if that has stopped. Cancelling stops the wait, not the append.
         """
         return Deferred.fromCoroutine(self._commands.submit(command, producer, sequence))
@@ -299,10 +285,10 @@ class LogClient:
         @param consistency: C{linearizable}: the leader answers, after it made sure that it leads;
             C{committed}: any member answers, and may lag behind. Java members support neither: a Java
             leader answers, also with entries that are not committed.
-        @return: fires with the entry. Fails with L{NotYet<dledger.client.answers.errors.NotYet>},
-            L{Expired<dledger.client.answers.errors.Expired>}, or the last error before the deadline:
-            L{NotLeader<dledger.client.answers.errors.NotLeader>},
-            L{Timeout<dledger.client.answers.errors.Timeout>}.
+        @return: fires with the entry. Fails with L{NotYet<dledger.client.errors.NotYet>},
+            L{Expired<dledger.client.errors.Expired>}, or the last error before the deadline:
+            L{NotLeader<dledger.client.errors.NotLeader>},
+            L{Timeout<dledger.client.errors.Timeout>}.
         @raise TypeError: C{index} is not a whole number. @raise ValueError: it is negative.
         """
         index = whole("index", index, hint="tail() counts a negative one back from the committed end")
@@ -335,7 +321,7 @@ class LogClient:
         may still come after it.
 
         @return: fires with it; None: the log has never had one, the first is 0. Fails with
-            L{ProducerForgotten<dledger.client.answers.errors.ProducerForgotten>}: it may have had some; with
+            L{ProducerForgotten<dledger.client.errors.ProducerForgotten>}: it may have had some; with
             L{DLedgerError}: FORBIDDEN, the producer is another account's; or the last error before the
             deadline.
         """
@@ -395,7 +381,7 @@ class LogClient:
         As L{tail}, many entries at a time: a program that needs only bodies and indexes reads several times
         as many small entries per second.
 
-        @return: an asynchronous iterator over L{TailBatch<dledger.client.answers.tail_batch.TailBatch>}.
+        @return: an asynchronous iterator over L{TailBatch<dledger.client.tail_batch.TailBatch>}.
         @param batch_bytes_max: of the records in one batch, with 48 bytes of header each; one at least.
         """
         return self._opened(BatchTail(self._members, self._clock, checked_options(
@@ -451,7 +437,7 @@ class LogClient:
         leases of its processes end.
 
         @param index: the next one that it reads; as C{begin} of L{reader}.
-        @return: fires with that index. Fails with L{NotYet<dledger.client.answers.errors.NotYet>}: beyond the
+        @return: fires with that index. Fails with L{NotYet<dledger.client.errors.NotYet>}: beyond the
             end.
         """
         return Deferred.fromCoroutine(self._move_reader(text("name", name), place("index", index)))
@@ -533,7 +519,7 @@ class LogClient:
         @param is_forced: also if no quorum of the new members is known to be alive and caught up.
         @return: fires with the leader's answer, which is SUCCESS once the change is committed, or if it was
             in force already. It is asked again until the deadline while it cannot be made at the moment.
-            Fails with L{UnknownChange<dledger.client.answers.errors.UnknownChange>} if it may have been made,
+            Fails with L{UnknownChange<dledger.client.errors.UnknownChange>} if it may have been made,
             or may still be: give it again. Else with L{DLedgerError}: UNEXPECTED_ARGUMENT, UNSUPPORTED,
             FALL_BEHIND_TOO_MUCH, ... with the leader's reason.
         """

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import attrs
 
-from dledger.client.answers.values import Entry
+from dledger.client.values import Entry
 from dledger.machine.state_machine import (
     RESULT_BYTES_MAX,
     MachineFactory,

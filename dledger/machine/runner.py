@@ -36,7 +36,7 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from dledger.client.answers.values import Entry
+from dledger.client.values import Entry
 from dledger.machine.answering import AnsweringMachine
 from dledger.machine.calls import MachineCalls
 from dledger.machine.failed_entry import FailedEntry

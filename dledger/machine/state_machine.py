@@ -13,7 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 
-from dledger.client.answers.values import Entry
+from dledger.client.values import Entry
 
 #: Bytes of one result, at most: of a command, and of a query.
 RESULT_BYTES_MAX = 1 << 20

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from inspect import isgeneratorfunction
 
-from dledger.client.answers.values import Entry
+from dledger.client.values import Entry
 from dledger.machine.state_machine import MachineFactory, StateMachine
 from dledger.node.work.tracing import OpenSpans
 

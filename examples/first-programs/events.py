@@ -13,13 +13,12 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI, HTTPException, Request, Response
 
 import dledger
-import dledger.aio
 
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     """The log belongs to the event loop of the server: open it there."""
-    async with dledger.aio.connect(os.environ["DLEDGER_PEERS"]) as log:
+    async with dledger.AsyncLog(os.environ["DLEDGER_PEERS"]) as log:
         app.state.log = log
         yield
 

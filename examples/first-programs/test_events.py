@@ -14,18 +14,17 @@ import pytest
 import pytest_asyncio
 
 import dledger
-import dledger.aio
 
 
 @pytest_asyncio.fixture
-async def log() -> AsyncIterator[dledger.aio.AsyncLog]:
+async def log() -> AsyncIterator[dledger.AsyncLog]:
     """The log of a group that runs."""
-    async with dledger.aio.connect(os.environ["DLEDGER_PEERS"]) as found:
+    async with dledger.AsyncLog(os.environ["DLEDGER_PEERS"]) as found:
         yield found
 
 
 @pytest.mark.asyncio
-async def test_comes_back(log: dledger.aio.AsyncLog) -> None:
+async def test_comes_back(log: dledger.AsyncLog) -> None:
     """An event that was appended is at the place that the answer names."""
     done = await log.append(b"an event of a test")
     async for entry in log.tail(done.index, follow=True):
@@ -34,7 +33,7 @@ async def test_comes_back(log: dledger.aio.AsyncLog) -> None:
 
 
 @pytest.mark.asyncio
-async def test_conditional(log: dledger.aio.AsyncLog) -> None:
+async def test_conditional(log: dledger.AsyncLog) -> None:
     """Of two appends that expect the same end, one succeeds."""
     end = (await log.append(b"first")).index
     await log.append(b"second", expected_end=end)

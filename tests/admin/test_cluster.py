@@ -20,15 +20,9 @@ from twisted.web.resource import Resource
 from zope.interface import implementer
 
 from dledger.admin.resource import status_json
-from dledger.admin.sites.cluster import (
-    ClusterSurvey,
-    MemberReport,
-    fetch_status,
-    followed_url,
-    report_of_status,
-    with_lag,
-)
-from dledger.client.links.members import Members
+from dledger.admin.sites.cluster import ClusterSurvey, fetch_status
+from dledger.admin.sites.reports import MemberReport, followed_url, report_of_status, with_lag
+from dledger.client.members import Members
 from tests.admin.fakes import FakeNode, picture
 from tests.client.fakes import FakeGroup
 

@@ -25,7 +25,7 @@ from dledger.admin.dashboard.overview import (
 )
 from dledger.admin.dashboard.page import dashboard_page
 from dledger.admin.resource import SURVEY_KEPT_S, AdminApp
-from dledger.admin.sites.cluster import MemberReport
+from dledger.admin.sites.reports import MemberReport
 from dledger.node.reporting.reports import SeenEvent
 from tests.admin.fakes import MACHINE, FakeNode, picture
 

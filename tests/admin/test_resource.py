@@ -23,7 +23,7 @@ from dledger.admin.resource import (
     make_admin_service,
     reported_address,
 )
-from dledger.admin.sites.cluster import MemberReport
+from dledger.admin.sites.reports import MemberReport
 from dledger.base.log_lines import LogLevels
 from dledger.node.reporting.health import health_problem
 from dledger.node.reporting.reports import SeenEvent

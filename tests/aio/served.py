@@ -12,7 +12,7 @@ from typing import Any
 
 from twisted.internet.task import Clock
 
-from dledger.aio.log import AsyncLog, connect
+from dledger.client.aio import AsyncLog
 from tests.client.fakes import FakeGroup, FakeMember, Wire
 
 #: Seconds that one test may take.
@@ -81,7 +81,7 @@ class ServedGroup(FakeGroup):
 
     def open(self, **options: Any) -> AsyncLog:
         """A log of this group."""
-        return connect(self.peers, **options)
+        return AsyncLog(self.peers, **options)
 
 
 def play(story: Callable[[ServedGroup], Awaitable[object]]) -> list[str]:

@@ -13,7 +13,7 @@ from twisted.internet.protocol import Factory, Protocol
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
-from dledger.aio.event_loop import LoopClock, LoopConnections, LoopTransport
+from dledger.client.event_loop import LoopClock, LoopConnections, LoopTransport
 
 
 def run(story: Callable[[], Awaitable[object]], *, seconds: float = 30.0) -> None:

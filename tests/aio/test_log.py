@@ -12,10 +12,10 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-import dledger.aio
-from dledger.aio.log import AsyncLog
+import dledger
 from dledger.base.forks import OpenedHere
-from dledger.client.answers.values import AppendFailed, UnknownOutcome
+from dledger.client.aio import AsyncLog
+from dledger.client.errors import AppendFailed, UnknownOutcome
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import AppendRequest
@@ -186,7 +186,7 @@ class PlaceTests(SynchronousTestCase):
 
     def test_no_loop(self) -> None:
         """Opened in a loop only."""
-        self.assertRaises(RuntimeError, dledger.aio.connect, "n0-127.0.0.1:1")
+        self.assertRaises(RuntimeError, dledger.AsyncLog, "n0-127.0.0.1:1")
 
     def test_bad_options(self) -> None:
         """As for other clients."""
@@ -238,12 +238,12 @@ class PlaceTests(SynchronousTestCase):
         """The module neither installs a reactor nor starts a thread."""
         program = (
             "import asyncio, sys, threading\n"
-            "import dledger.aio\n"
+            "import dledger\n"
             "async def main():\n"
-            "    async with dledger.aio.connect('n0-127.0.0.1:1', timeout=0.2) as log:\n"
+            "    async with dledger.AsyncLog('n0-127.0.0.1:1', timeout=0.2) as log:\n"
             "        try:\n"
             "            await log.append(b'a')\n"
-            "        except dledger.aio.log.DLedgerError as error:\n"
+            "        except dledger.DLedgerError as error:\n"
             "            print(error.code.name)\n"
             "    print(threading.active_count(), 'twisted.internet.reactor' in sys.modules)\n"
             "asyncio.run(main())\n"

@@ -8,7 +8,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.client.answers.errors import LeaseHeld, LeaseLost
+from dledger.client.errors import LeaseHeld, LeaseLost
 from dledger.values.errors import DLedgerError
 from protocols.wire.ledger.readers import NO_END
 from tests.aio.served import ServedGroup, play

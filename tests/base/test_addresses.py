@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.base.serving.endpoints import tcp_endpoints
 from dledger.cli.rocketmq.ha import broker_address as broker_option
 from dledger.client.client import LogClient
-from dledger.client.links.members import Members
+from dledger.client.members import Members
 from dledger.rocketmq.broker.options.config import broker_from_mapping as broker_config
 from dledger.rocketmq.client.blocking import Broker
 from dledger.spark.formats.option_texts import OptionError

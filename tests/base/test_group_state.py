@@ -13,7 +13,6 @@ from dledger.values.ledger import group_state, reader_table
 from dledger.values.ledger.group_state import (
     HIDDEN_MAX,
     PRODUCER_BYTES_MAX,
-    RUNS_MAX,
     GroupFold,
     GroupState,
     Known,
@@ -37,6 +36,7 @@ from protocols.wire.ledger.own.own_entries import (
 from protocols.wire.ledger.own.session_entries import Session, encode_session_entry
 from protocols.wire.ledger.own.state_entries import StateEntry, StateWord, encode_state_entry
 from protocols.wire.ledger.own.time_entries import encode_time_entry
+from protocols.wire.ledger.producers import RUNS_MAX
 from protocols.wire.ledger.readers import ReaderState, encode_reader_entry
 
 #: Random histories of L{HistoryTests}.

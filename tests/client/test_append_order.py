@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.client.answers.errors import AppendTimeout
-from dledger.client.answers.values import AppendError, AppendFailed, UnknownOutcome
-from dledger.client.calls.appender import AppendOutcome
-from dledger.client.links.connect_options import AppendLimits
+from dledger.client.appender import AppendOutcome
+from dledger.client.connect_options import AppendLimits
+from dledger.client.errors import AppendError, AppendFailed, AppendTimeout, UnknownOutcome
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import AppendResponse
 from tests.client.fakes import FakeGroup

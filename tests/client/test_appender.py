@@ -8,10 +8,10 @@ from typing import Any
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.client.answers.errors import AppendWithoutLeader
-from dledger.client.answers.values import Appended, AppendFailed, UnknownOutcome
-from dledger.client.calls.appender import AppendOutcome
-from dledger.client.links.connect_options import AppendLimits
+from dledger.client.appender import AppendOutcome
+from dledger.client.connect_options import AppendLimits
+from dledger.client.errors import AppendFailed, AppendWithoutLeader, UnknownOutcome
+from dledger.client.values import Appended
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import AppendRequest, AppendResponse, Request
 from tests.client.fakes import FakeGroup

@@ -19,14 +19,12 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base import reactor_thread as client_thread
 from dledger.base.sending import blocking_batches
-from dledger.client import blocking
-from dledger.client.answers.summaries import AppendInterrupted, AppendSummary
-from dledger.client.answers.values import Appended, AppendFailed, UnknownOutcome
+from dledger.client import blocking, feed
+from dledger.client.appender import AppendOutcome
 from dledger.client.blocking import Log
-from dledger.client.calls import feed
-from dledger.client.calls.appender import AppendOutcome
-from dledger.client.calls.feed import Feed
-from dledger.client.reading import blocking_tail
+from dledger.client.errors import AppendFailed, UnknownOutcome
+from dledger.client.feed import Feed
+from dledger.client.values import Appended, AppendInterrupted, AppendSummary
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import AppendRequest
@@ -147,7 +145,7 @@ def interrupted_at(step: int, call: Callable[[], object]) -> bool:
 
     def trace(frame: FrameType, event: str, _argument: object) -> Any:
         nonlocal left
-        modules = (blocking, blocking_batches, blocking_tail, feed, client_thread, threading, futures)
+        modules = (blocking, blocking_batches, feed, client_thread, threading, futures)
         files = tuple(module.__file__ for module in modules)
         if frame.f_code.co_filename not in files:
             return None  # also finalizers, which swallow what is raised in them

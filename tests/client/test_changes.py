@@ -6,7 +6,7 @@ from __future__ import annotations
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from dledger.client.answers.errors import NotLeader, UnknownChange
+from dledger.client.errors import NotLeader, UnknownChange
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import MembershipRequest, MembershipResponse, Response

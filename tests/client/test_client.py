@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from twisted.internet.defer import CancelledError, Deferred
 
-from dledger.client.answers.errors import NotLeader, ProducerForgotten
-from dledger.client.answers.values import AppendFailed, LastSequence
+from dledger.client.errors import AppendFailed, NotLeader, ProducerForgotten
+from dledger.client.values import LastSequence
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import Consistency

@@ -9,8 +9,15 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.client.answers.errors import AppendTimeout, AppendWithoutLeader, Conflict
-from dledger.client.answers.values import Appended, AppendError, AppendFailed, UnknownOutcome
+from dledger.client.errors import (
+    AppendError,
+    AppendFailed,
+    AppendTimeout,
+    AppendWithoutLeader,
+    Conflict,
+    UnknownOutcome,
+)
+from dledger.client.values import Appended
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import AppendIfRequest
 from tests.client.fakes import FakeGroup

@@ -12,9 +12,9 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 import dledger
-from dledger.aio.log import AsyncLog
+from dledger.client.aio import AsyncLog
 from dledger.client.client import LogClient
-from dledger.client.links.connect_options import ConnectKeywords, ConnectOptions, LogKeywords
+from dledger.client.connect_options import ConnectKeywords, ConnectOptions, LogKeywords
 from dledger.values.client_token import ClientToken
 
 PEERS = "n0-127.0.0.1:1"

@@ -10,7 +10,7 @@ from twisted.logger import LogLevel, capturedLogs
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.client.links.connection import MemberLink, RequestLost, RequestRefused
+from dledger.client.connection import MemberLink, RequestLost, RequestRefused
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import RequestCode

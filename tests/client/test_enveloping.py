@@ -12,10 +12,11 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.client.answers.values import AppendFailed, Entry, EnvelopedEntry, entries_of
-from dledger.client.calls.enveloping import Enveloping
-from dledger.client.calls.lone_appends import BODY_BYTES_MAX
 from dledger.client.client import LogClient
+from dledger.client.enveloping import Enveloping
+from dledger.client.errors import AppendFailed
+from dledger.client.lone_appends import BODY_BYTES_MAX
+from dledger.client.values import Entry, EnvelopedEntry, entries_of
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.codes import WIRE_FLAG_MACHINE

@@ -7,7 +7,8 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 import dledger
-from dledger.client.answers.errors import (
+from dledger.client.errors import (
+    AppendFailed,
     AppendTimeout,
     AppendWithoutLeader,
     CommandRefused,
@@ -15,11 +16,11 @@ from dledger.client.answers.errors import (
     NotLeader,
     NotYet,
     Timeout,
+    UnknownOutcome,
     append_error,
     failure_of,
     reported,
 )
-from dledger.client.answers.values import AppendFailed, UnknownOutcome
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import GetResponse

@@ -13,11 +13,11 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.client.answers.values import Entry
-from dledger.client.links.connection import MemberLink
-from dledger.client.links.members import Members
-from dledger.client.reading import look_back, places
-from dledger.client.reading.look_back import Part, entry_before, pulling, timed_link
+from dledger.client import look_back, places
+from dledger.client.connection import MemberLink
+from dledger.client.look_back import Part, entry_before, pulling, timed_link
+from dledger.client.members import Members
+from dledger.client.values import Entry
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import PullRequest, PullResponse, Request

@@ -7,15 +7,14 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.client.answers.errors import CommandRefused, Timeout
-from dledger.client.answers.values import AppendError, AppendFailed, UnknownOutcome
-from dledger.client.calls import command_calls
+from dledger.client import commands
+from dledger.client.errors import AppendError, AppendFailed, CommandRefused, Timeout, UnknownOutcome
 from dledger.machine.kept_results import RESULTS_MAX
 from dledger.values.errors import DLedgerError
-from dledger.values.ledger.group_state import RUNS_MAX
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import WIRE_FLAG_MACHINE
 from protocols.wire.ledger.machines import QueryRequest, SubmitRequest
+from protocols.wire.ledger.producers import RUNS_MAX
 from tests.client.fakes import FakeGroup
 
 
@@ -90,7 +89,7 @@ class SubmitTests(MachineClientCase):
 
     def test_commands_at_once_are_one_producer(self) -> None:
         """They are under way at once, and in the log in order; a bound holds the rest back."""
-        self.patch(command_calls, "COMMANDS_MAX", 3)
+        self.patch(commands, "COMMANDS_MAX", 3)
         self.client.close()
         self.client = self.group.client()
         self.group["n0"].holds = lambda request: isinstance(request, SubmitRequest)
@@ -107,7 +106,7 @@ class SubmitTests(MachineClientCase):
 
     def test_as_many_as_are_remembered(self) -> None:
         """Each of those under way can be sent again: the log knows its place, the machine its result."""
-        self.assertLessEqual(command_calls.COMMANDS_MAX, min(RUNS_MAX, RESULTS_MAX))
+        self.assertLessEqual(commands.COMMANDS_MAX, min(RUNS_MAX, RESULTS_MAX))
 
     def test_lost_answers_of_many(self) -> None:
         """A connection is lost after some were appended: each is in the log once, in order."""
@@ -151,7 +150,7 @@ class SubmitTests(MachineClientCase):
 
     def test_a_late_command_is_certain(self) -> None:
         """A command whose turn does not come is certainly not in the log."""
-        self.patch(command_calls, "COMMANDS_MAX", 1)
+        self.patch(commands, "COMMANDS_MAX", 1)
         self.client.close()
         self.client = self.group.client()
         self.group["n0"].holds = lambda request: isinstance(request, SubmitRequest)

@@ -12,8 +12,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.client.links.members import ADDRESSES_MAX, IDLE_CLOSE_S, REFRESH_S, Members
-from dledger.client.links.security import ClientSecurity
+from dledger.client.members import ADDRESSES_MAX, IDLE_CLOSE_S, REFRESH_S, ClientSecurity, Members
 from dledger.values.client_token import ClientToken
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.sending.bodies import as_bodies
-from dledger.client.answers.values import AppendFailed
+from dledger.client.errors import AppendFailed
 from dledger.values.errors import DLedgerError
 from tests.client.test_blocking import LiveGroup
 

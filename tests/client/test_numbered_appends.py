@@ -8,11 +8,10 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
-from dledger.client.answers.errors import AppendTimeout, OutOfSequence
-from dledger.client.answers.summaries import AppendInterrupted
-from dledger.client.answers.values import Appended, AppendError, AppendFailed
-from dledger.client.calls import numbered_appends
-from dledger.client.calls.numbered_feed import feed_numbered
+from dledger.client import lone_appends
+from dledger.client.errors import AppendError, AppendFailed, AppendTimeout, OutOfSequence
+from dledger.client.feed import feed_numbered
+from dledger.client.values import Appended, AppendInterrupted
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import AppendOnceRequest
 from tests.client.test_producers import ClientCase
@@ -52,12 +51,12 @@ class ManyTests(ClientCase):
 
     def test_frames_are_bounded(self) -> None:
         """Bounded in bodies and bytes; a remoting frame has one body."""
-        self.patch(numbered_appends, "FRAME_COUNT_MAX", 3)
+        self.patch(lone_appends, "FRAME_COUNT_MAX", 3)
         self.successResultOf(self.append(BODIES, 0))
         self.assertEqual(self.requests(), [(0, 3), (3, 3), (6, 1)])
-        self.patch(numbered_appends, "FRAME_BYTES_MAX", 2)
-        self.assertEqual(numbered_appends.frame_of([b"abc", b"d"], 0), (b"abc",))
-        self.assertEqual(numbered_appends.frame_of([b"a", b"b", b"c"], 0), (b"a", b"b"))
+        self.patch(lone_appends, "FRAME_BYTES_MAX", 2)
+        self.assertEqual(lone_appends.frame_of([b"abc", b"d"], 0), (b"abc",))
+        self.assertEqual(lone_appends.frame_of([b"a", b"b", b"c"], 0), (b"a", b"b"))
         self.client.close()
         self.client = self.group.client(wire="remoting")
         self.successResultOf(self.append([b"7", b"8"], 7))
@@ -66,7 +65,7 @@ class ManyTests(ClientCase):
 
     def test_a_lost_answer_is_repeated(self) -> None:
         """Asked again: each body is there once."""
-        self.patch(numbered_appends, "FRAME_COUNT_MAX", 3)
+        self.patch(lone_appends, "FRAME_COUNT_MAX", 3)
         self.lose_answer()
         appended = self.append(BODIES, 0)
         self.group.run(3)
@@ -75,7 +74,7 @@ class ManyTests(ClientCase):
 
     def test_a_broken_call_counts_its_bodies(self) -> None:
         """The error counts: acknowledged, without an outcome, certainly not there."""
-        self.patch(numbered_appends, "FRAME_COUNT_MAX", 3)
+        self.patch(lone_appends, "FRAME_COUNT_MAX", 3)
         member = self.group["n0"]
         member.holds = lambda request: isinstance(request, AppendOnceRequest) and request.sequence >= 3
         appended = self.append(BODIES, 0)

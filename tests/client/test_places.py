@@ -9,7 +9,7 @@ import attrs
 from twisted.internet.defer import succeed
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.client.reading.places import milliseconds, place
+from dledger.client.places import milliseconds, place
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.envelopes import envelope_head

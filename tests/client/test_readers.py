@@ -11,11 +11,10 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.client.answers.errors import Expired, LeaseHeld, LeaseLost, NotYet, Timeout
-from dledger.client.answers.values import Entry
 from dledger.client.client import LogClient
-from dledger.client.reading.reader_calls import ReaderCalls
-from dledger.client.reading.readers import NamedReader
+from dledger.client.errors import Expired, LeaseHeld, LeaseLost, NotYet, Timeout
+from dledger.client.readers import NamedReader, ReaderCalls
+from dledger.client.values import Entry
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import ReaderRequest, ReaderResponse, Request

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from dledger.client.answers.errors import AppendTimeout
-from dledger.client.answers.values import Entry, UnknownOutcome
-from dledger.client.links.connect_options import AppendLimits
-from dledger.client.links.rivals import AGAIN_S, SILENT_S
+from dledger.client.connect_options import AppendLimits
+from dledger.client.errors import AppendTimeout, UnknownOutcome
+from dledger.client.rivals import AGAIN_S, SILENT_S
+from dledger.client.values import Entry
 from protocols.wire.ledger.messages import GetRequest, MetadataRequest
 from tests.client.test_appender import GroupCase, is_append
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.client.answers.values import UnknownOutcome
 from dledger.client.client import LogClient
+from dledger.client.errors import UnknownOutcome
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import AppendRequest
 from tests.client.test_blocking import LiveGroup

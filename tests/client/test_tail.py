@@ -10,9 +10,9 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.client.answers.errors import Restored
-from dledger.client.answers.values import Entry
-from dledger.client.reading.tail import Tail
+from dledger.client.errors import Restored
+from dledger.client.tails import Tail
+from dledger.client.values import Entry
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import PullRequest

@@ -10,9 +10,9 @@ import attrs
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.client.answers.tail_batch import scan
-from dledger.client.answers.values import Entry, entries_after
-from dledger.client.reading.tail import BatchTail
+from dledger.client.tail_batch import scan
+from dledger.client.tails import BatchTail
+from dledger.client.values import Entry, entries_after
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, pack_record

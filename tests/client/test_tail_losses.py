@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
-from dledger.client.answers.errors import Expired
-from dledger.client.reading.deleted import ABSENT_S
+from dledger.client.errors import Expired
+from dledger.client.tails import ABSENT_S
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import GetRequest, PullRequest, PullResponse
 from tests.client.fakes import FakeGroup

@@ -19,7 +19,7 @@ MISTAKEN = '''
 from collections.abc import Iterator
 
 import dledger
-import dledger.aio
+import dledger
 from dledger import Entry, Log
 from dledger.client.client import LogClient
 from dledger.rocketmq.client import Broker, PutUnknown
@@ -51,7 +51,7 @@ def planted(
     kind: str = entry.headers["type"]  # assignment
     entry.headers["type"] = b"order"  # index
     client.append(b"x", headers=7)  # arg-type
-    late = dledger.aio.connect("n0-h:1").append(b"x", headers={b"type": b"order"})  # dict-item
+    late = dledger.AsyncLog("n0-h:1").append(b"x", headers={b"type": b"order"})  # dict-item
     LogClient(7, reactor=client._clock)  # arg-type
     client.append("x")  # arg-type
     dledger.NotLeader("x")  # arg-type

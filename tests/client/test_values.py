@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.client.answers import values
-from dledger.client.answers.values import Appended, AppendFailed, Entry, UnknownOutcome, entries_of
+from dledger.client import values
+from dledger.client.errors import AppendFailed, UnknownOutcome
+from dledger.client.values import Appended, Entry, entries_of
 from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.batches import EntryBatch

@@ -14,9 +14,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 import dledger
 from dledger.cli.main import cli
-from dledger.client.answers.values import Entry, EnvelopedEntry, LastSequence, MemberInfo
 from dledger.client.blocking import AppendSummary
-from dledger.client.reading.places import find_time, milliseconds
+from dledger.client.places import find_time, milliseconds
+from dledger.client.values import Entry, EnvelopedEntry, LastSequence, MemberInfo
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.envelopes import decode_envelope

@@ -9,7 +9,7 @@ from typing import Any
 from twisted.internet.task import Clock
 
 from dledger.cli.ledger import bench
-from dledger.client.answers.values import AppendFailed, UnknownOutcome
+from dledger.client.errors import AppendFailed, UnknownOutcome
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from tests.commands.fakes import CliCase

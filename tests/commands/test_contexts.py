@@ -16,6 +16,7 @@ from hypothesis import strategies as some
 
 import dledger
 from dledger.cli import main as cli_main
+from dledger.cli.console.command import loaded
 from dledger.cli.console.contexts import (
     FILES,
     Contexts,
@@ -27,6 +28,7 @@ from dledger.cli.console.contexts import (
     without_context,
 )
 from dledger.cli.ledger import status as cli_status
+from dledger.cli.rocketmq import broker as broker_log
 from dledger.cli.rocketmq import ha
 from tests.commands.fakes import CliCase
 
@@ -154,7 +156,7 @@ class OrderTests(ContextCase):
     def test_brokers(self) -> None:
         """C{tail} shows a broker where the context has no group; C{ha-status} asks the name server first."""
         shown: list[str] = []
-        self.patch(cli_main, "tail_broker", lambda broker, *_: shown.append(broker))
+        self.patch(broker_log, "tail_broker", lambda broker, *_: shown.append(broker))
         asked: list[Any] = []
         self.patch(ha, "_fetch", lambda broker, namesrv, *_: asked.append((broker, namesrv)) or [])
         self.path.write_text(
@@ -182,7 +184,8 @@ class OrderTests(ContextCase):
     def test_all_options(self) -> None:
         """Every option that names an administration takes it from the context, in one place."""
         options = [
-            (name, option) for name, command in cli_main.cli.commands.items() for option in command.params
+            (name, option) for name, command in cli_main.cli.commands.items()
+            for option in loaded(command).params
             if "--admin" in option.opts
         ]
         self.assertGreaterEqual(len(options), 7)

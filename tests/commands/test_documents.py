@@ -15,6 +15,7 @@ from pathlib import Path
 import click
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.cli.console.command import loaded
 from dledger.cli.console.contexts import KEYS, parse_contexts
 from dledger.cli.main import cli
 from dledger.daemons.data import export
@@ -67,7 +68,7 @@ def problem_of(words: list[str]) -> str:
         found = command.get_command(context, rest[0])
         if found is None:
             return f"no command {rest[0]}"
-        command, words = found, rest[1:]
+        command, words = loaded(found), rest[1:]
 
 
 class LinesTests(SynchronousTestCase):

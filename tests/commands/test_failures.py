@@ -9,7 +9,8 @@ from threading import Thread
 from typing import Any
 
 from dledger.cli.console.failures import JsonFailures, complain, remark, wants_json
-from dledger.client.answers.values import MemberInfo, UnknownOutcome
+from dledger.client.errors import UnknownOutcome
+from dledger.client.values import MemberInfo
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from tests.commands.fakes import CliCase

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from dledger.cli.console.command import loaded
 from dledger.cli.main import cli
 from tests.commands.fakes import CliCase
 from tests.test_docs import DOCS
@@ -26,6 +27,7 @@ def commands(
     command: click.Command = cli, path: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, click.Command]]:
     """Every command that does something, by its words."""
+    command = loaded(command)
     if isinstance(command, click.Group):
         for name in command.list_commands(click.Context(command)):
             inner = command.get_command(click.Context(command), name)

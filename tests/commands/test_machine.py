@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 
-from dledger.client.answers.values import MemberInfo
+from dledger.client.values import MemberInfo
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.machines import ReportedMachine, encode_reported_machine

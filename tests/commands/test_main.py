@@ -14,8 +14,8 @@ from click.testing import CliRunner
 import dledger
 from dledger.cli.console.command import Commands, describe_error, entry_json, shown_body
 from dledger.cli.main import cli, main
-from dledger.client.answers.summaries import AppendInterrupted
-from dledger.client.answers.values import AppendFailed, Entry, UnknownOutcome
+from dledger.client.errors import AppendFailed, UnknownOutcome
+from dledger.client.values import AppendInterrupted, Entry
 from dledger.values.errors import DLedgerError
 from dledger.values.ledger.config import DLedgerConfig
 from protocols.wire.codes import ResponseCode

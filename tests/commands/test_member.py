@@ -8,7 +8,7 @@ import json
 import attrs
 
 from dledger.cli.ledger import member
-from dledger.client.answers.errors import UnknownChange
+from dledger.client.errors import UnknownChange
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.memberships import MemberLists, ReportedMembership, encode_reported

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import click
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.cli.console.command import loaded
 from dledger.cli.console.numbers import RealRange, WholeRange
 from dledger.cli.main import cli
 
@@ -16,6 +17,7 @@ _NUMBERS = (click.types.IntParamType, click.types.FloatParamType)
 
 def parameters(command: click.Command) -> Iterator[click.Parameter]:
     """The options and arguments of a command and of all below it."""
+    command = loaded(command)
     yield from command.params
     if isinstance(command, click.Group):
         context = click.Context(command)

@@ -9,7 +9,7 @@ from unittest import mock
 
 import attrs
 
-from dledger.client.answers.values import Entry
+from dledger.client.values import Entry
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.readers import ReaderInfo

@@ -10,7 +10,7 @@ from typing import Any
 
 from dledger.base.disk.disk import OsDisk
 from dledger.cli.rocketmq.rocketmq import message_json, message_line, read_entry
-from dledger.client.answers.values import Entry
+from dledger.client.values import Entry
 from dledger.storage.store.file_store import FileStore
 from dledger.values.ledger.config import DLedgerConfig
 from protocols.wire.rocketmq.layout import TERM_START_TOPIC, SysFlag

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import json
 
-from dledger.client.answers.errors import failure_of
-from dledger.client.answers.values import LastSequence
+from dledger.client.errors import failure_of
+from dledger.client.values import LastSequence
 from protocols.wire.codes import ResponseCode
 from tests.commands.fakes import CliCase
 

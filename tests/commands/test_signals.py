@@ -11,7 +11,7 @@ from types import FrameType
 
 from dledger.cli.console.signals import interrupted_by_sigterm, stopped_by
 from dledger.cli.entry import main
-from dledger.client.answers.summaries import AppendInterrupted
+from dledger.client.values import AppendInterrupted
 from tests.commands.fakes import CliCase
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dledger.base.time_search import SKEW_MS
 from dledger.cli.console import since
 from dledger.cli.console.since import moment_of
-from dledger.client.reading import places
+from dledger.client import places
 from protocols.wire.ledger.envelopes import envelope_head
 from tests.commands.fakes import CliCase, FakeLog
 

@@ -9,7 +9,8 @@ from typing import Any
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.error import ConnectionRefusedError
 
-from dledger.cli.ledger import status as cli_status
+from dledger.cli.console import administration
+from dledger.cli.ledger import members_table
 from tests.commands.fakes import CliCase, info
 
 PEERS = {"n0": "n0.test:20911", "n1": "n1.test:20911"}
@@ -36,7 +37,7 @@ class StatusTests(CliCase):
             )
             return await answer
 
-        self.patch(cli_status, "fetch_status", fetch)
+        self.patch(administration, "fetch_status", fetch)
 
     def rows(self, *args: str, status: int = 0) -> list[list[str]]:
         """Cells of the table."""
@@ -75,7 +76,7 @@ class StatusTests(CliCase):
         """Numbers are never cut."""
         self.log.infos = (info("n0", role="leader", term=3, leader_id="n0", begin_index=10**12,
                                end_index=10**12 + 5, committed_index=10**12 + 4),)
-        self.patch(cli_status, "_WIDTH_ELSEWHERE", 60)
+        self.patch(members_table, "_WIDTH_ELSEWHERE", 60)
         result = self.run_cli("status")
         for number in (10**12, 10**12 + 5, 10**12 + 4):
             self.assertIn(str(number), result.stdout)

@@ -9,7 +9,7 @@ from typing import Any
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.error import ConnectionRefusedError
 
-from dledger.cli.ledger import status as cli_status
+from dledger.cli.console import administration
 from dledger.cli.ledger import watch
 from tests.commands.fakes import CliCase, info
 from tests.commands.test_status import page
@@ -43,7 +43,7 @@ class WatchCase(CliCase):
             return await fetch(agent, url, "/status", timeout_s, clock)
 
         self.patch(watch, "fetch_page", fetch)
-        self.patch(cli_status, "fetch_status", status)
+        self.patch(administration, "fetch_status", status)
 
 
 class HealthTests(WatchCase):

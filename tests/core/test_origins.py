@@ -11,13 +11,14 @@ from dledger.core.state import effects as fx
 from dledger.core.state.inputs import EntriesWritten, Origin, Proposal
 from dledger.core.state.member_state import Role
 from dledger.values.ledger import group_state
-from dledger.values.ledger.group_state import RUNS_MAX, GroupFold, GroupState, cost_of
+from dledger.values.ledger.group_state import GroupFold, GroupState, cost_of
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import pack_record
 from protocols.wire.ledger.envelopes import envelope_head
 from protocols.wire.ledger.own.own_entries import HIDDEN, READER_CHANNEL, SESSION_CHANNEL, slot_of
 from protocols.wire.ledger.own.session_entries import SESSIONS_MAX, Session, decode_session_entry
+from protocols.wire.ledger.producers import RUNS_MAX
 from protocols.wire.ledger.readers import ReaderState, encode_reader_entry
 from tests.core.helpers import ListLedger, make_member
 

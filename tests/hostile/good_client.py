@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 
 import dledger
-from dledger.client.answers.values import AppendFailed, UnknownOutcome
+from dledger.client.errors import AppendFailed, UnknownOutcome
 
 
 def work(peers: str, over: threading.Event) -> dict[str, object]:

@@ -9,7 +9,7 @@ import threading
 import time
 
 import dledger
-from dledger.client.answers.values import AppendFailed, UnknownOutcome
+from dledger.client.errors import AppendFailed, UnknownOutcome
 from protocols.wire.ledger.codes import Consistency, RequestCode
 from protocols.wire.ledger.messages import GetRequest, MetadataRequest
 from protocols.wire.remoting import RemotingCommand, encode_command

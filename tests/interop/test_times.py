@@ -10,7 +10,7 @@ from pathlib import Path
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 import dledger
-from dledger.client.answers.values import Entry
+from dledger.client.values import Entry
 from tests.interop.java import JavaMissing, class_path
 from tests.interop.mixed import JAVA, OURS, MixedGroup
 from tests.interop.test_mixed_groups import bodies

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from dledger.client.answers.values import Entry
+from dledger.client.values import Entry
 from dledger.machine.state_machine import StateMachine
 
 

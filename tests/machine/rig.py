@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dledger.base.threads import RunInThread
-from dledger.client.answers.values import Entry
+from dledger.client.values import Entry
 from dledger.machine.files.snapshots import SnapshotDirectory
 from dledger.machine.requests import MachineHandler
 from dledger.machine.runner import MachineRunner

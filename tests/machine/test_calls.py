@@ -8,7 +8,7 @@ from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.client.answers.values import Entry
+from dledger.client.values import Entry
 from dledger.machine.calls import LONG_S, MachineCalls
 from dledger.machine.guarded import GuardedMachine
 from dledger.node.host import MachineHost

@@ -8,7 +8,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.client.answers.values import Entry
+from dledger.client.values import Entry
 from dledger.core.state.inputs import Origin
 from dledger.machine import runner, writing
 from dledger.machine.files import snapshots

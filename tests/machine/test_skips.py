@@ -10,7 +10,7 @@ from unittest import mock
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.client.answers.values import Entry
+from dledger.client.values import Entry
 from dledger.machine import failed_entry, reading_ahead
 from dledger.machine import skips as skips_module
 from dledger.machine.skips import SKIPPED, UNSEEN, Skips

@@ -53,7 +53,7 @@ TERMS = "dledger.storage.files.term_file"
 SERVER = "dledger.node.connections.server"
 NODE_READS = "dledger.node.work.reads"
 NODE_APPENDS = "dledger.node.requests.appends"
-CLIENT_APPENDER = "dledger.client.calls.appender"
+CLIENT_APPENDER = "dledger.client.appender"
 DAMAGE = "dledger.testing.group.injection.damage"
 
 ASYNC: Mapping[str, object] = {"flush_disk_type": "async", "flush_file_interval": 3000}

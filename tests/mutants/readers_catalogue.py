@@ -11,7 +11,7 @@ _STATE = "dledger.values.ledger.group_state"
 _TABLE = "dledger.values.ledger.reader_table"
 _RULES = "dledger.node.requests.reader_rules"
 _DESK = "dledger.node.requests.readers"
-_CLIENT = "dledger.client.reading.readers"
+_CLIENT = "dledger.client.readers"
 _PLAYS = "tests.node.test_reader_rules.PlayTests"
 _REQUESTS = "tests.node.test_readers"
 
@@ -71,7 +71,7 @@ READER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], 
         Patch(_DESK, "if is_new and decision.state is None else", "if False else"),
     ), {"test": f"{_REQUESTS}.LeaseTests.test_new_share_at_the_end"}),
     ("removed-member-followed", "a reader without native frames follows a member that was removed", (
-        Patch("dledger.client.reading.tail_reading", "if answer.leader_id is None and connection",
+        Patch("dledger.client.tails", "if answer.leader_id is None and connection",
               "if False and connection"),
     ), {"test": "tests.client.test_tail_losses.RemotingTests.test_cut_off_member_is_left_over_remoting"}),
     ("beats-pile-up", "a peer that hangs is sent heartbeats without bound", (

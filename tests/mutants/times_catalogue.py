@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from tests.mutants.patching import Patch
 
 _TIMES = "dledger.node.requests.entry_times"
-_VALUES = "dledger.client.answers.values"
-_BACK = "dledger.client.reading.look_back"
+_VALUES = "dledger.client.values"
+_BACK = "dledger.client.look_back"
 _FOCUS: Mapping[str, object] = {
     "settings": {"entry_times_ms": 50}, "faults": ("jump_clock", "transfer", "kill", "isolate"),
     "group": {"is_native": True, "hides_wire_version": False}, "pace_s": 0.8,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.client.answers.values import Entry, entries_of
+from dledger.client.values import Entry, entries_of
 from dledger.node.requests.entry_times import CLOCK_BEHIND_MS, EntryTimes
 from dledger.values.ledger.group_state import GroupFold, GroupState, Marked
 from protocols.wire.codes import ResponseCode

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, cast
 
-from dledger.client.answers.values import Entry
+from dledger.client.values import Entry
 from dledger.core.driver import Driver
 from dledger.core.replica import DLedgerCore
 from dledger.core.state import effects as fx

@@ -9,8 +9,8 @@ from typing import Any
 
 import uvloop
 
-import dledger.aio
-from dledger.client.answers.values import UnknownOutcome
+import dledger
+from dledger.client.errors import UnknownOutcome
 from dledger.values.rights import ClientRole
 from tests.processes.test_tls import LONG_S, TlsCase
 
@@ -25,7 +25,7 @@ class AioTests(TlsCase):
         """In both loops."""
 
         async def bounded(kind: str) -> None:
-            async with asyncio.timeout(3 * LONG_S), dledger.aio.connect(
+            async with asyncio.timeout(3 * LONG_S), dledger.AsyncLog(
                 self.group.peers, timeout=LONG_S, **options
             ) as log:
                 await story(log, kind)
@@ -37,7 +37,7 @@ class AioTests(TlsCase):
         """By TLS, as any other client."""
         self.begin()
 
-        async def story(log: dledger.aio.AsyncLog, kind: str) -> None:
+        async def story(log: dledger.AsyncLog, kind: str) -> None:
             placed = await log.append(kind.encode())
             self.assertEqual((await log.get(placed.index)).body, kind.encode())
 
@@ -47,7 +47,7 @@ class AioTests(TlsCase):
         """Fifty tasks write while the leader is killed: each acknowledged entry is there, in its place."""
         self.group.start()
 
-        async def story(log: dledger.aio.AsyncLog, kind: str) -> None:
+        async def story(log: dledger.AsyncLog, kind: str) -> None:
             placed: dict[int, bytes] = {}
 
             async def write(number: int) -> None:

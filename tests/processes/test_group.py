@@ -10,7 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 import dledger
 from dledger.base.disk.disk import OsDisk
-from dledger.client.answers.values import UnknownOutcome
+from dledger.client.errors import UnknownOutcome
 from dledger.storage.files.hole_list import HoleList
 from dledger.storage.start.verify import verify_directory
 from protocols.wire.codes import ResponseCode

@@ -18,8 +18,8 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 import dledger
-import dledger.aio
-from dledger.client.answers.values import AppendError, Entry, UnknownOutcome
+from dledger.client.errors import AppendError, UnknownOutcome
+from dledger.client.values import Entry
 from dledger.storage.files.snapshot_file import CHUNK_BYTES_MAX
 from protocols.wire.ledger.machines import QueryRequest, QueryResponse
 from tests.processes.asking import ask
@@ -230,7 +230,7 @@ class KeyValueTests(SynchronousTestCase):
 
     async def asked_by_asyncio(self) -> tuple[str, str]:
         """The face for asyncio, too."""
-        async with dledger.aio.connect(self.kv.peers_text, timeout=90.0) as log:
+        async with dledger.AsyncLog(self.kv.peers_text, timeout=90.0) as log:
             reported = json.loads(await log.submit(STORE.command("put", "size", value="big")))
             found = json.loads(await log.query(b"colour"))
         return json.dumps(reported["done"]), found["value"]

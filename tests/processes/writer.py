@@ -29,9 +29,9 @@ from twisted.internet.task import LoopingCall
 from twisted.protocols.basic import LineOnlyReceiver
 from twisted.python.failure import Failure
 
-from dledger.client.answers.values import AppendError, AppendFailed
-from dledger.client.calls.appender import AppendOutcome
+from dledger.client.appender import AppendOutcome
 from dledger.client.client import LogClient
+from dledger.client.errors import AppendError, AppendFailed
 
 _TURN_S = 0.01
 

@@ -9,7 +9,7 @@ from unittest import mock
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.client.answers.values import Entry
+from dledger.client.values import Entry
 from dledger.machine.writing import SnapshotWriter
 from dledger.testing.group.checks.machines import MachineRules
 from dledger.testing.group.checks.require import InvariantError

@@ -8,7 +8,7 @@ from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.client.answers.values import Entry
+from dledger.client.values import Entry
 from dledger.testing.group.checks.invariants import GroupInvariants
 from dledger.testing.group.checks.readers import ReaderRules, change_problem, undone, without
 from dledger.testing.group.checks.require import InvariantError

@@ -22,8 +22,8 @@ import time
 from typing import TextIO
 
 import dledger
-from dledger.client.answers.values import AppendFailed, UnknownOutcome
-from dledger.client.reading.blocking_reader import BlockingReader
+from dledger.client.blocking import BlockingReader
+from dledger.client.errors import AppendFailed, UnknownOutcome
 
 #: Seconds that a call may take.
 TIMEOUT_S = 8.0

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.client.answers.values import entries_of
+from dledger.client.values import entries_of
 from dledger.spark.export.exporter import Exporter, ExportSettings, ExportSource
 from dledger.spark.formats.envelopes import guarded_bodies, open_bodies
 from dledger.spark.formats.log import DataLossError

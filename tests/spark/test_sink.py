@@ -12,7 +12,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 import dledger
 from dledger.cli.main import cli
-from dledger.client.answers.errors import OutOfSequence, SequenceTaken
+from dledger.client.errors import OutOfSequence, SequenceTaken
 from dledger.spark.formats.options import options_of_tls
 from dledger.spark.scans.scan import Scan
 from dledger.spark.sink.sink_log import producer_of

@@ -19,8 +19,8 @@ from twisted.internet.task import deferLater
 from dledger.admin.browsing.query import PAGE_BYTES_MAX, Query, QueryProblem, preview_of, short
 from dledger.admin.sites.member_source import StatusSource
 from dledger.base.time_search import FoundSpan, Search, TimeSearch, search_leaders
-from dledger.client.answers.values import Entry, entries_after
-from dledger.client.reading.look_back import Part, entry_before
+from dledger.client.look_back import Part, entry_before
+from dledger.client.values import Entry, entries_after
 from dledger.values.errors import DLedgerError, StoreError
 from protocols.wire.errors import WireError
 

@@ -12,7 +12,7 @@ from typing import TypedDict
 
 import attrs
 
-from dledger.admin.sites.cluster import MemberReport, group_problems
+from dledger.admin.sites.reports import MemberReport, group_problems
 from dledger.base.histogram import Histogram
 from dledger.node.reporting.health import health_problem
 from dledger.node.reporting.reports import SeenEvent

@@ -19,7 +19,7 @@ from dledger.admin.dashboard.frame import (
     utc_text,
 )
 from dledger.admin.dashboard.overview import Overview, not_leader, plotted_numbers
-from dledger.admin.sites.cluster import MemberReport
+from dledger.admin.sites.reports import MemberReport
 from dledger.node.reporting.reports import SeenEvent
 from dledger.node.reporting.status import NodeStatus
 

@@ -13,9 +13,8 @@ from __future__ import annotations
 import json
 import random
 import typing
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
-import attrs
 import treq
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionRefusedError
@@ -30,17 +29,24 @@ from twisted.web.iweb import IAgent, IResponse
 
 import dledger
 from dledger.admin.sites.asking import admin_agent
+from dledger.admin.sites.reports import (
+    NOT_A_PAGE,
+    MemberReport,
+    followed_url,
+    one_line,
+    report_of_info,
+    report_of_status,
+    with_lag,
+)
 from dledger.base.reactor import Reactor
 from dledger.base.serving.endpoints import tcp_endpoints
 from dledger.base.timing import Gathering
 from dledger.base.tls.securing import Dialling
-from dledger.client.answers.values import MemberInfo
-from dledger.client.links.members import Members
-from dledger.client.links.security import ClientSecurity
+from dledger.client.members import ClientSecurity, Members
+from dledger.client.values import MemberInfo
 from dledger.node.reporting.health import health_problem
 from dledger.node.reporting.status import NodeStatus
-from dledger.values.addresses import Address, checked_members, is_loopback, parse_address
-from protocols.wire.fastjson import JsonObject, as_int
+from protocols.wire.fastjson import JsonObject
 
 #: Longest wait for an answer, seconds.
 DEADLINE_S = 2.0
@@ -49,167 +55,6 @@ ANSWER_BYTES_MAX = 1 << 20
 
 #: Seconds for the head of the page of a member that reported its administration, and again for its body.
 _FOLLOW_S = 0.4
-#: Characters of a member's own words that are shown.
-_WORDS_MAX = 300
-
-#: Before the address of an administration by TLS.
-_SECURE = "https://"
-_NOT_A_PAGE = "not a status page of a dledger member"
-
-
-@attrs.frozen(kw_only=True)
-class MemberReport:
-    """
-    Status of one member, as it describes itself.
-
-    @ivar source: way of asking: C{self}, C{admin} or C{log}.
-    @ivar lag: number of entries from its end to the leader's end; -1 if not known.
-    @ivar problem: reason for a missing answer; empty if it answered.
-    @ivar health: reason why it answers but does not serve; empty if it serves, or did not say.
-    @ivar begin_moved: why its first index rose last; empty if it did not, or did not say.
-    @ivar version: of its software; empty if it did not say.
-    @ivar members: ids of the members of its group as it says; empty if it did not say.
-    """
-
-    member_id: str
-    address: str
-    source: str
-    admin_url: str = ""
-    role: str = ""
-    term: int = -1
-    leader_id: str | None = None
-    begin_index: int = -2
-    end_index: int = -2
-    committed_index: int = -2
-    lag: int = -1
-    problem: str = ""
-    health: str = ""
-    begin_moved: str = ""
-    version: str = ""
-    members: tuple[str, ...] = ()
-
-
-def group_problems(reports: Iterable[MemberReport]) -> tuple[str, ...]:
-    """What is wrong with the group as a whole: who leads, and whom its members hold for its members."""
-    reports, found = tuple(reports), []
-    leaders = [report for report in reports if report.role == "leader"]
-    if not leaders:
-        found.append("no member leads")
-    elif len(leaders) > 1:
-        named = ", ".join(f"{report.member_id} in term {report.term}" for report in leaders)
-        found.append(f"{len(leaders)} members lead: {named}")
-    lists: dict[tuple[str, ...], list[str]] = {}
-    for report in reports:
-        if report.members:
-            lists.setdefault(tuple(sorted(report.members)), []).append(report.member_id)
-    if len(lists) > 1:
-        reported = "; ".join(f"{', '.join(who)} know {' '.join(known)}" for known, who in lists.items())
-        found.append(f"the members do not agree on who they are: {reported}")
-    return tuple(found)
-
-
-def report_of_status(member_id: str, address: str, url: str, document: Mapping[str, object]) -> MemberReport:
-    """
-    The report of a member from its C{/status} page.
-
-    @raise ValueError: C{document} is not such a page, or of another member.
-    """
-    member = _member_of(document)
-    if member.get("self_id") != member_id:
-        raise ValueError(f"it is member {member.get('self_id')!r}")
-    addresses = document.get("peer_addresses")
-    try:
-        return MemberReport(
-            member_id=member_id,
-            address=address,
-            source="admin",
-            admin_url=url,
-            role=str(member["role"]),
-            term=as_int(member["term"]),
-            leader_id=None if member["leader_id"] is None else str(member["leader_id"]),
-            begin_index=as_int(member["ledger_begin_index"]),
-            end_index=as_int(member["ledger_end_index"]),
-            committed_index=as_int(member["committed_index"]),
-            health=_words(document.get("problem", "")),
-            begin_moved=_words(document.get("begin_moved", "")),
-            version=_words(document.get("version", "")),
-            members=tuple(sorted(map(_words, addresses if isinstance(addresses, dict) else ()))),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{_NOT_A_PAGE}: {error!r}") from None
-
-
-def identity_of_status(document: Mapping[str, object]) -> tuple[str, str, dict[str, str]]:
-    """
-    Id and group of the member that sent a C{/status} page, and the addresses of its group by member id.
-
-    @raise ValueError: C{document} is not such a page.
-    """
-    member, addresses = _member_of(document), document.get("peer_addresses")
-    member_id, group = member.get("self_id"), member.get("group")
-    if not (isinstance(addresses, dict) and isinstance(group, str) and member_id in addresses):
-        raise ValueError(_NOT_A_PAGE)
-    return str(member_id), group, checked_members({name: str(text) for name, text in addresses.items()})
-
-
-def _words(said: object) -> str:
-    """What a member says, as one line without control characters."""
-    return "".join(one if one.isprintable() else " " for one in str(said)[:_WORDS_MAX])
-
-
-def followed_url(address: str, admin: str) -> str:
-    """
-    The base URL at which to ask a member that reports its administration.
-
-    @param address: C{host:port} of the member's log port; its host is asked.
-    @param admin: C{host:port} as the member reports it, after C{https://} if it is by TLS; only its port is
-        used.
-    @return: empty if C{admin} is not an address, or is on the loopback interface of another machine.
-    """
-    try:
-        host, reported = parse_address(address).host, parse_address(admin.removeprefix(_SECURE))
-    except ValueError:
-        return ""
-    if is_loopback(reported.host) and not is_loopback(host):
-        return ""
-    return f"{_SECURE if admin.startswith(_SECURE) else 'http://'}{Address(host, reported.port)}"
-
-
-def _member_of(document: Mapping[str, object]) -> JsonObject:
-    member = document.get("member")
-    if not isinstance(member, dict):
-        raise ValueError(_NOT_A_PAGE)
-    return member
-
-
-def report_of_info(info: MemberInfo) -> MemberReport:
-    """The report of a member from its METADATA."""
-    return MemberReport(
-        member_id=info.member_id,
-        address=info.address,
-        source="log",
-        role=info.role,
-        term=info.term,
-        leader_id=info.leader_id,
-        begin_index=info.begin_index,
-        end_index=info.end_index,
-        committed_index=info.committed_index,
-        problem=info.problem,
-        health=_words(info.health),
-        members=tuple(sorted(info.peers)),
-    )
-
-
-def with_lag(reports: tuple[MemberReport, ...]) -> tuple[MemberReport, ...]:
-    """The reports with their lag behind the leader (of several, the one with the highest term)."""
-    leaders = [report for report in reports if report.role == "leader" and report.end_index >= -1]
-    if not leaders:
-        return reports
-    end_index = max(leaders, key=lambda report: report.term).end_index
-    return tuple(
-        attrs.evolve(report, lag=max(0, end_index - report.end_index)) if report.end_index >= -1 else report
-        for report in reports
-    )
 
 
 async def fetch_status(agent: IAgent, url: str, timeout_s: float, clock: IReactorTime) -> JsonObject:
@@ -246,11 +91,11 @@ async def fetch_page(
             raise ValueError(f"HTTP status {response.code}{reason}")
         document = json.loads(await body.whole.addTimeout(timeout_s, clock, _incomplete))
     except RecursionError:
-        raise ValueError(f"{_NOT_A_PAGE}: too many brackets") from None
+        raise ValueError(f"{NOT_A_PAGE}: too many brackets") from None
     finally:
         body.end()
     if not isinstance(document, dict):
-        raise ValueError(_NOT_A_PAGE)
+        raise ValueError(NOT_A_PAGE)
     return document
 
 
@@ -268,7 +113,7 @@ async def _reason(body: _BoundedBody, code: int, timeout_s: float, clock: IReact
         said = json.loads(await body.whole.addTimeout(timeout_s, clock, _incomplete))
     except Exception:  # another kind of server; its status is enough
         return ""
-    return f": {_words(said['error'])}" if isinstance(said, dict) and "error" in said else ""
+    return f": {one_line(said['error'])}" if isinstance(said, dict) and "error" in said else ""
 
 
 def _incomplete(_result: object, timeout_s: float) -> bytes:
@@ -297,7 +142,7 @@ class _BoundedBody(Protocol):
         self._size += len(data)
         if self._size > ANSWER_BYTES_MAX:
             self.end()
-            self.whole.errback(ValueError(f"{_NOT_A_PAGE}: an answer of more than {ANSWER_BYTES_MAX} bytes"))
+            self.whole.errback(ValueError(f"{NOT_A_PAGE}: an answer of more than {ANSWER_BYTES_MAX} bytes"))
             return
         self._parts.append(data)
 

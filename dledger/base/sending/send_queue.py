@@ -40,34 +40,42 @@ class SendLimits:
 
 
 class SendCall(Generic[_R]):
-    """One call: its bodies, the number of them in frames, and their outcomes."""
+    """
+    One call: its bodies, the number of them in frames, and their outcomes.
 
-    __slots__ = (
-        "base", "bodies", "deadline_s", "done", "error", "failed", "is_admitted", "is_finished", "key",
-        "maybe", "open", "producer", "results", "sent", "size", "stream", "unknown",
-    )
+    @ivar bodies, count, size: the bodies, their number, and the bytes of all.
+    @ivar done: called once, with the outcome that the target makes.
+    @ivar stream: of several calls in order; None: on its own.
+    @ivar key: neighbours share a frame only if their keys are equal.
+    @ivar sent: bodies that are or were in frames; the next to send is C{bodies[sent]}.
+    @ivar open: bodies in frames without an outcome.
+    @ivar results: of the parts that are stored.
+    @ivar failed, unknown: bodies that are certainly not stored, and that may be.
+    @ivar is_waiting: for room; it does not count as pending.
+    @ivar producer, base: that gave numbers to its bodies, and the number of the first; empty: none did yet.
+    @ivar maybe: bodies before this one may be in the log though no answer has said so.
+    """
+
+    # (Most calls never have one of their own.)
+    results: tuple[_R, ...] = ()
+    failed = unknown = base = maybe = 0
+    producer = ""
+    is_waiting = False
 
     def __init__(
         self, bodies: Sequence[bytes], size: int, done: Callable[..., None], deadline_s: float,
         key: object = None, stream: object = None,
     ) -> None:
         self.bodies = bodies
-        self.size = size  # bytes of all bodies
-        self.done = done  # called once, with the outcome that the target makes
+        self.count = len(bodies)
+        self.size = size
+        self.done = done
         self.deadline_s = deadline_s
-        self.stream = stream  # of several calls in order; None: on its own
-        self.key = key  # neighbours share a frame only if their keys are equal
-        self.sent = 0  # bodies that are or were in frames; the next to send is bodies[sent]
-        self.open = 0  # bodies in frames without an outcome
-        self.results: list[_R] = []
-        self.failed = 0
-        self.unknown = 0
+        self.stream = stream
+        self.key = key
+        self.sent = self.open = 0
         self.error: DLedgerError | None = None
-        self.is_admitted = False  # counted as pending; False while the call waits for room
         self.is_finished = False
-        self.producer = ""  # that gave numbers to its bodies; empty: none did yet
-        self.base = 0  # number of the first body there
-        self.maybe = 0  # bodies before this one may be in the log though no answer has said so
 
 
 class Numbers:
@@ -145,6 +153,8 @@ class PendingCalls(Generic[_R]):
 
     def __init__(self, limits: SendLimits, noun: str, numbers: Numbers | None) -> None:
         self._limits = limits
+        self._count_max = limits.pending_count_max
+        self._bytes_max = limits.pending_bytes_max
         self._noun = noun
         self._numbers = numbers
         self.queue: deque[SendCall[_R]] = deque()
@@ -154,11 +164,10 @@ class PendingCalls(Generic[_R]):
 
     def admit(self, call: SendCall[_R]) -> bool:
         """Queue a call; False if there is no room. A call of any size fits if nothing is pending."""
-        count, size = self.count + len(call.bodies), self.bytes + call.size
-        limits = self._limits
-        if self.count and (count > limits.pending_count_max or size > limits.pending_bytes_max):
+        before = self.count
+        count, size = before + call.count, self.bytes + call.size
+        if (count > self._count_max or size > self._bytes_max) and before:
             return False
-        call.is_admitted = True
         self.queue.append(call)
         self.count = count
         self.bytes = size
@@ -168,6 +177,7 @@ class PendingCalls(Generic[_R]):
         """Let a call wait for room. @return: the reason why it may not wait, or empty."""
         limits = self._limits
         if limits.when_full == "wait" and len(self.waiting) < limits.waiting_calls_max:
+            call.is_waiting = True
             self.waiting.append(call)
             return ""
         return (f"{self.count} {self._noun} of {self.bytes} bytes are pending in this client; at most "
@@ -176,7 +186,7 @@ class PendingCalls(Generic[_R]):
     def admit_waiting(self) -> None:
         """Queue the waiting calls for which there is room."""
         while self.waiting and self.admit(self.waiting[0]):
-            self.waiting.popleft()
+            self.waiting.popleft().is_waiting = False
 
     def of_stream(self, stream: object) -> list[SendCall[_R]]:
         """The calls of a stream that have unsent bodies."""
@@ -196,44 +206,47 @@ class PendingCalls(Generic[_R]):
         """
         bodies: list[bytes] = []
         parts: list[FramePart[_R]] = []
-        size, bytes_max = 0, self._limits.frame_bytes_max
-        queue, room = self.queue, count_max
+        size, room, bytes_max = 0, count_max, self._limits.frame_bytes_max
+        queue, numbers, key = self.queue, self._numbers, None
         while queue and room > 0:
             call = queue[0]
-            if call.is_finished or call.error is not None:
+            if call.error is not None:  # it is finished, or will be
                 queue.popleft()
                 continue
-            if parts and (call.key != parts[0][0].key or not self._follows(call, parts)):
+            if not parts:
+                key = call.key
+            elif call.key != key or (numbers is not None and not self._follows(call, parts, numbers)):
                 break
-            count = whole = len(call.bodies)
-            taken: Sequence[bytes]
-            if not call.sent and whole <= room and size + call.size <= bytes_max:
-                taken, taken_size = call.bodies, call.size
+            first, count, whole_size = call.sent, call.count, size + call.size
+            if not first and count <= room and whole_size <= bytes_max:
+                bodies += call.bodies
+                size = whole_size
+                queue.popleft()
             else:
                 taken, taken_size = _some(call, room, bytes_max - size, at_least=0 if bodies else 1)
                 if not taken:
                     break
                 count = len(taken)
-            bodies += taken
-            size += taken_size
+                bodies += taken
+                size += taken_size
+                if first + count == call.count:
+                    queue.popleft()
+                else:
+                    room = 0
             room -= count
-            parts.append((call, call.sent, count))
-            if self._numbers is not None:
-                self._numbers.used(self._numbers.of(call)[1] + count)
-            call.sent += count
+            parts.append((call, first, count))
+            if numbers is not None:
+                numbers.used(numbers.of(call)[1] + count)
+            call.sent = first + count
             call.open += count
-            if call.sent < whole:
-                break
-            queue.popleft()
         return bodies, parts, size
 
-    def _follows(self, call: SendCall[_R], parts: list[FramePart[_R]]) -> bool:
+    @staticmethod
+    def _follows(call: SendCall[_R], parts: list[FramePart[_R]], numbers: Numbers) -> bool:
         """Whether the numbers of a call go on where a frame ends."""
-        if self._numbers is None:
-            return True
         last, first, count = parts[-1]
-        is_lost = call.sent < call.maybe and call.producer != self._numbers.producer
-        return not is_lost and self._numbers.of(call) == (last.producer, last.base + first + count)
+        is_lost = call.sent < call.maybe and call.producer != numbers.producer
+        return not is_lost and numbers.of(call) == (last.producer, last.base + first + count)
 
     def put_back(self, call: SendCall[_R], first: int, count: int) -> None:
         """Queue bodies again that were cut; called for the last frame first."""
@@ -246,7 +259,7 @@ class PendingCalls(Generic[_R]):
 def _some(call: SendCall[_R], room: int, bytes_max: int, at_least: int) -> tuple[Sequence[bytes], int]:
     size = 0
     end = call.sent
-    last = min(len(call.bodies), call.sent + room)
+    last = min(call.count, call.sent + room)
     while end < last:
         size_with_next = size + len(call.bodies[end])
         if size_with_next > bytes_max and end - call.sent >= at_least:

@@ -175,7 +175,7 @@ class WindowedSender(Generic[_R]):
     def refuse(self, call: SendCall[_R], code: ResponseCode, reason: str) -> None:
         """Fail a call that was not submitted."""
         call.error = DLedgerError(code, reason=reason)
-        call.failed = len(call.bodies)
+        call.failed = call.count
         call.done(self._target.outcome(call))
 
     def turn_ended(self) -> None:
@@ -189,7 +189,7 @@ class WindowedSender(Generic[_R]):
         pending, flight = self._pending, self._flight
         if pending.waiting:
             pending.admit_waiting()
-        if not pending.queue or self._waits():
+        if not pending.queue or flight.is_held or self._resuming.is_set or self._is_closed:
             return
         window = self._target.window()
         if window is None:
@@ -242,16 +242,32 @@ class WindowedSender(Generic[_R]):
         return True
 
     def settle_stored(self, frame: SentFrame[_R], results: Sequence[_R]) -> None:
-        """The frame is in the log. @param results: one result for each part."""
+        """
+        The frame is in the log; then L{resolve_held}.
+
+        @param results: one result for each part.
+        """
         overtaken = self._flight.take(frame)
         finished: list[SendCall[_R]] = []
+        pending = self._pending
+        whole = size = 0
         for (call, _first, count), result in zip(frame.parts, results, strict=True):
-            if not call.is_finished:
-                call.results.append(result)
+            if count == call.count and call.error is None:  # the whole call, as most are
+                call.results = (result,)
+                call.is_finished = True
+                whole += count
+                size += call.size
+                finished.append(call)
+            elif not call.is_finished:
+                call.results = (*call.results, result)
                 self._close_part(call, count, finished)
+        pending.count -= whole
+        pending.bytes -= size
         if overtaken:
             self._fail_overtaken(overtaken, finished)
         self._notify(finished)
+        if self._flight.is_held:
+            self.resolve_held()
 
     def settle_unknown(self, frame: SentFrame[_R], error: DLedgerError) -> None:
         """The frame may be in the log, now or later."""
@@ -379,24 +395,24 @@ class WindowedSender(Generic[_R]):
 
     def _close_part(self, call: SendCall[_R], count: int, finished: list[SendCall[_R]]) -> None:
         call.open -= count
-        if not call.open and (call.error is not None or call.sent == len(call.bodies)):
+        if not call.open and (call.error is not None or call.sent == call.count):
             self._finish(call, finished)
 
     def _finish(self, call: SendCall[_R], finished: list[SendCall[_R]]) -> None:
-        bodies = len(call.bodies)
-        call.failed += bodies - call.sent  # the rest of a failed call is not sent
+        call.failed += call.count - call.sent  # the rest of a failed call is not sent
         call.is_finished = True
         if call.error is not None and self._numbers is not None:
             self._numbers.given_up(call)
-        if call.is_admitted:
-            self._pending.count -= bodies
+        if not call.is_waiting:
+            self._pending.count -= call.count
             self._pending.bytes -= call.size
         finished.append(call)
 
     def _notify(self, finished: list[SendCall[_R]]) -> None:
+        outcome = self._target.outcome
         for call in finished:
             try:
-                call.done(self._target.outcome(call))
+                call.done(outcome(call))
             except Exception:
                 self.log.failure("the callback of a call raised an error")
 

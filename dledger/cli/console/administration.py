@@ -19,16 +19,18 @@ from twisted.internet.defer import Deferred
 from twisted.web.iweb import IAgent
 
 from dledger.admin.sites.asking import admin_agent
-from dledger.admin.sites.cluster import fetch_page
+from dledger.admin.sites.cluster import fetch_page, fetch_status
+from dledger.admin.sites.reports import MemberReport, identity_of_status, report_of_status
 from dledger.base.log_lines import LEVELS
 from dledger.base.reactor import Reactor
 from dledger.base.reactor_thread import ReactorThread
 from dledger.base.serving.tokens import ClientTokenFile, TokenFile, is_token_name, new_token
 from dledger.base.tls.securing import server_trust
 from dledger.cli.console.command import EXIT_FAILED, replace_file, say, show_result
-from dledger.cli.console.contexts import FromContext
+from dledger.cli.console.contexts import admin_option
 from dledger.cli.console.failures import complain
 from dledger.cli.console.local_paths import LocalPath
+from dledger.cli.console.target import AdminAccess
 from dledger.values.rights import ClientRole
 from protocols.wire.fastjson import JsonObject
 
@@ -38,36 +40,6 @@ _Answer = TypeVar("_Answer")
 DEADLINE_S = 2.0
 #: Seconds for the answer to an action; a member answers earlier.
 ACTION_S = 12.0
-
-admin_option = click.option(
-    "--admin", "urls", cls=FromContext, key="admin", multiple=True, envvar="DLEDGER_ADMIN", metavar="URL",
-    help="Base URL of a member's administration. [env DLEDGER_ADMIN]",
-)
-
-
-@attrs.frozen(kw_only=True)
-class AdminAccess:
-    """
-    What a command shows to administrations, and whom it believes.
-
-    @ivar token: empty: none. @ivar authority: PEM file; empty: the authorities of this system.
-    """
-
-    token: str = attrs.field(default="", repr=False)
-    authority: str = ""
-
-    def agent(self, reactor: Reactor, url: str, name: str | None = None) -> IAgent:
-        """
-        Asks one administration.
-
-        @param name: that its certificate must have; None: the host of the URL.
-        @raise ClickException: the authority's file is not sound.
-        """
-        try:
-            trust = server_trust(self.authority) if url.startswith("https:") else None
-        except ValueError as error:
-            raise click.ClickException(str(error)) from None
-        return admin_agent(reactor, DEADLINE_S, trust=trust, name=name, token=self.token)
 
 
 def ask_all(
@@ -88,7 +60,7 @@ def ask_all(
         return found
     thread = ReactorThread("dledger-admin")
     try:
-        agents = {url: access.agent(thread.reactor, url, name) for url, name in asked.items()}
+        agents = {url: _agent(access, thread.reactor, url, name) for url, name in asked.items()}
 
         def begun(url: str) -> Future[_Answer]:
             return thread.start(lambda: Deferred.fromCoroutine(story(agents[url], url, thread.reactor)))
@@ -101,6 +73,51 @@ def ask_all(
     finally:
         thread.stop(lambda: None)
     return found
+
+
+def ask_members(
+    access: AdminAccess, urls: Mapping[str, str | None], *, is_quiet: bool = False
+) -> tuple[dict[str, MemberReport], dict[str, str], str]:
+    """Reports by member id; addresses of all members, and the group, as the administrations report them."""
+    reports: dict[str, MemberReport] = {}
+    addresses: dict[str, str] = {}
+    group = ""
+
+    def failed(url: str, error: Exception) -> None:
+        if not is_quiet:
+            is_ours = not isinstance(error, ValueError)
+            complain(f"{url}: " + ("" if is_ours else "no dledger member answered: ")
+                + (str(error) or type(error).__name__))
+
+    for url, document in ask_all(access, urls, _story, failed).items():
+        try:
+            member_id, its_group, its_peers = identity_of_status(document)
+            report = report_of_status(member_id, its_peers[member_id], url, document)
+        except ValueError as error:
+            failed(url, error)
+            continue
+        addresses = {**its_peers, **addresses}
+        group = group or its_group
+        reports[member_id] = attrs.evolve(report, address=addresses[member_id])
+    return reports, addresses, group
+
+
+async def _story(agent: IAgent, url: str, reactor: Reactor) -> JsonObject:
+    return await fetch_status(agent, url, DEADLINE_S, reactor)
+
+
+def _agent(access: AdminAccess, reactor: Reactor, url: str, name: str | None) -> IAgent:
+    """
+    Asks one administration.
+
+    @param name: that its certificate must have; None: the host of the URL.
+    @raise ClickException: the authority's file is not sound.
+    """
+    try:
+        trust = server_trust(access.authority) if url.startswith("https:") else None
+    except ValueError as error:
+        raise click.ClickException(str(error)) from None
+    return admin_agent(reactor, DEADLINE_S, trust=trust, name=name, token=access.token)
 
 
 @click.command()

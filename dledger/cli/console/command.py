@@ -9,26 +9,26 @@ L{EXIT_STATUSES} has the exit statuses.
 from __future__ import annotations
 
 import base64
-import contextlib
 import errno
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
 from dledger.cli.console.failures import Failure, JsonFailures, described_failure
 from dledger.cli.console.signals import interrupted_by_sigterm
-from dledger.client.answers.errors import UnknownChange
-from dledger.client.answers.values import AppendError, Entry, UnknownOutcome
+from dledger.client.errors import AppendError, UnknownChange, UnknownOutcome
 from dledger.values.errors import DirectoryError, DLedgerError
-from protocols.wire.fastjson import JsonObject
+
+if TYPE_CHECKING:
+    from dledger.client.values import Entry
+    from protocols.wire.fastjson import JsonObject
 
 EXIT_FAILED = 1
 EXIT_UNKNOWN = 2
@@ -73,6 +73,35 @@ def describe_error(error: DLedgerError) -> str:
             line += f" from the start and {later} after the first failure"
         line += f", unknown {error.unknown}, not appended {error.failed}"
     return line
+
+
+class Later(click.Command):
+    """
+    A command whose module is loaded when it is called: no command waits for the modules of the others.
+
+    @param place: C{module:name} of the command itself.
+    @param text: the first sentence of its help.
+    """
+
+    def __init__(self, name: str, place: str, text: str) -> None:
+        super().__init__(name, help=text)
+        self.place = place
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: object
+    ) -> click.Context:
+        """As C{click.Command.make_context}, of the command itself."""
+        return loaded(self).make_context(info_name, args, parent, **extra)
+
+
+def loaded(command: click.Command) -> click.Command:
+    """The command itself, with its parameters and its help."""
+    if not isinstance(command, Later):
+        return command
+    module, _, name = command.place.partition(":")
+    found = getattr(import_module(module), name)
+    assert isinstance(found, click.Command)
+    return found
 
 
 class Commands(click.Group):
@@ -170,21 +199,6 @@ def show_result(document: Mapping[str, object] | Sequence[object], *lines: str, 
         _drop_output()
         if error.errno != errno.EPIPE:
             say(f"dledger: {' '.join(lines)}; standard output does not take this: {error.strerror}")
-
-
-@contextlib.contextmanager
-def bytes_shown(what: str, *, shows: bool | None = None) -> Iterator[Callable[[int, int], None]]:
-    """
-    A bar on standard error, for a function that is called with the bytes done and the bytes to do.
-
-    @param shows: whether there is a bar; None: on a terminal.
-    """
-    console = Console(stderr=True)
-    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    is_shown = console.is_terminal if shows is None else shows
-    with Progress(*columns, console=console, transient=True, disable=not is_shown) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def shown_body(body: bytes) -> str:

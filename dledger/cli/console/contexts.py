@@ -392,3 +392,9 @@ class FromContext(click.Option):
         if self.key not in chosen.values or self.unless in chosen.values or is_left:
             return value, source
         return chosen.values[self.key], ParameterSource.DEFAULT_MAP
+
+
+admin_option = click.option(
+    "--admin", "urls", cls=FromContext, key="admin", multiple=True, envvar="DLEDGER_ADMIN", metavar="URL",
+    help="Base URL of a member's administration. [env DLEDGER_ADMIN]",
+)

@@ -13,16 +13,19 @@ import re
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
 import attrs
 import click
 
 from dledger.base.time_search import SKEW_MS
 from dledger.base.time_text import moment_ms, time_text
-from dledger.client.answers.values import Entry
-from dledger.client.blocking import Log
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
+
+if TYPE_CHECKING:
+    from dledger.client.blocking import Log
+    from dledger.client.values import Entry
 
 _AGO = re.compile(r"([0-9]{1,7})([smhd])")
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}

@@ -3,14 +3,29 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import attrs
 import click
 
 import dledger
-from dledger.cli.console.administration import AdminAccess
 from dledger.cli.console.failures import remark
 from dledger.values.addresses import DEFAULT_MEMBERS
-from protocols.rocketmq.signing import Credentials
+
+if TYPE_CHECKING:
+    from protocols.rocketmq.signing import Credentials
+
+
+@attrs.frozen(kw_only=True)
+class AdminAccess:
+    """
+    What a command shows to administrations, and whom it believes.
+
+    @ivar token: empty: none. @ivar authority: PEM file; empty: the authorities of this system.
+    """
+
+    token: str = attrs.field(default="", repr=False)
+    authority: str = ""
 
 
 @attrs.frozen(kw_only=True)

@@ -16,10 +16,11 @@ import attrs
 import click
 
 from dledger.base.disk.disk import OsDisk, ReadOnlyDisk
-from dledger.cli.console.command import EXIT_INTERRUPTED, bytes_shown, say, show_result
+from dledger.cli.console.command import EXIT_INTERRUPTED, say, show_result
 from dledger.cli.console.failures import complain
 from dledger.cli.console.local_paths import NAMED_PATH, require_local
 from dledger.cli.console.numbers import RealRange, WholeRange
+from dledger.cli.console.progress import bytes_shown
 from dledger.cli.console.store_options import of_a_store
 from dledger.cli.data.backup import (
     RatePace,

@@ -18,11 +18,12 @@ import attrs
 import click
 
 from dledger.base.disk.disk import OsDisk, ReadOnlyDisk
-from dledger.cli.console.command import EXIT_FAILED, bytes_shown, say, show_result, write_json
+from dledger.cli.console.command import EXIT_FAILED, say, show_result, write_json
 from dledger.cli.console.failures import complain
 from dledger.cli.console.local_paths import NAMED_PATH, require_local
 from dledger.cli.console.member_options import config_of_member, new_group_id, of_a_member
 from dledger.cli.console.numbers import WholeRange
+from dledger.cli.console.progress import bytes_shown
 from dledger.cli.console.store_options import of_a_store
 from dledger.storage.backups.archive import ArchiveSummary, archive_log
 from dledger.storage.backups.place import opened_place

@@ -17,11 +17,11 @@ from twisted.internet.endpoints import serverFromString
 from twisted.internet.error import CannotListenError
 
 from dledger.admin.dashboard.overview import Overview, group_overview
-from dledger.admin.sites.cluster import MemberReport
+from dledger.admin.sites.reports import MemberReport
 from dledger.base.reactor import make_reactor_monotonic
 from dledger.base.reactor_thread import ReactorThread, new_reactor
-from dledger.cli.console.administration import admin_option
 from dledger.cli.console.command import describe_error, say
+from dledger.cli.console.contexts import admin_option
 from dledger.cli.console.target import Target
 from dledger.cli.ledger.status import gather_group
 from dledger.cli.ledger.watch import gather_events

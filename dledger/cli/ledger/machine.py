@@ -18,7 +18,7 @@ from dledger.cli.console.command import EXIT_FAILED, show_result, write_json
 from dledger.cli.console.failures import complain
 from dledger.cli.console.numbers import WholeRange
 from dledger.cli.console.target import Target
-from dledger.client.answers.values import MemberInfo
+from dledger.client.values import MemberInfo
 from protocols.wire.errors import BodyError
 from protocols.wire.ledger.machines import ReportedMachine, decode_reported_machine
 

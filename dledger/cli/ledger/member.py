@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import click
 
 from dledger.cli.console.command import say, show_result, write_json
-from dledger.cli.console.numbers import RealRange
-from dledger.client.answers.values import MemberInfo
+from dledger.cli.console.failures import remark
+from dledger.cli.console.numbers import RealRange, WholeRange
+from dledger.client.values import MemberInfo
 from dledger.values.errors import DLedgerError
 from dledger.values.ledger.membership import ADD, MOVE, PROMOTE, REMOVE
 from protocols.wire.codes import ResponseCode
@@ -25,6 +26,7 @@ from protocols.wire.ledger.messages import MembershipResponse
 
 if TYPE_CHECKING:
     import dledger
+    from dledger.cli.console.target import Target
 
 #: Seconds between two looks at a member that catches up.
 _LOOK_S = 1.0
@@ -235,3 +237,21 @@ def _notify(answer: MembershipResponse, as_json: bool) -> None:
     ]
     document = {"reason": answer.reason, "index": answer.index, **kinds}
     show_result(document, answer.reason, *lines, as_json=as_json)
+
+
+@click.command()
+@click.argument("to")
+@click.option("--term", type=WholeRange(), default=None, help="The leader's term; needed for a Java leader.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_obj
+def transfer(target: Target, to: str, term: int | None, as_json: bool) -> None:
+    """Hand leadership over to member TO."""
+    with target.open() as log:
+        try:
+            new_term = log.transfer(to, term)
+        except DLedgerError as error:
+            if error.code in (ResponseCode.NETWORK_ERROR, ResponseCode.TIMEOUT):
+                remark("it is unknown whether leadership has moved; see dledger status")
+            raise
+    said = f"{to} leads" + (f", term {new_term}" if new_term >= 0 else "")
+    show_result({"leader_id": to, "term": new_term if new_term >= 0 else None}, said, as_json=as_json)

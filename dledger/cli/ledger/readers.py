@@ -14,7 +14,7 @@ from dledger.cli.console.command import show_result, shown_time, write_json
 from dledger.cli.console.since import moment_of, read_since
 from dledger.cli.console.target import Target
 from dledger.client.blocking import Log
-from dledger.client.reading.places import Place
+from dledger.client.places import Place
 from dledger.values.errors import DLedgerError
 from protocols.wire.ledger.codes import Consistency
 

@@ -9,34 +9,25 @@ L{gather_reports} does so for other commands, too.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 import attrs
 import click
-from rich.console import Console
-from rich.markup import escape
-from rich.measure import Measurement
-from rich.table import Table
-from twisted.web.iweb import IAgent
 
-from dledger.admin.sites.cluster import (
+from dledger.admin.sites.reports import (
     MemberReport,
-    fetch_status,
     followed_url,
     group_problems,
-    identity_of_status,
     report_of_info,
-    report_of_status,
     with_lag,
 )
-from dledger.base.reactor import Reactor
-from dledger.cli.console.administration import DEADLINE_S, AdminAccess, admin_option, ask_all
 from dledger.cli.console.command import EXIT_FAILED, write_json
+from dledger.cli.console.contexts import admin_option
 from dledger.cli.console.failures import complain
-from dledger.cli.console.target import Target
-from dledger.client.answers.values import MemberInfo
-from protocols.wire.fastjson import JsonObject
+from dledger.cli.console.target import AdminAccess, Target
 
-_WIDTH_ELSEWHERE = 500
+if TYPE_CHECKING:
+    from dledger.client.values import MemberInfo
 
 
 def gather_reports(
@@ -93,24 +84,9 @@ def status(context: click.Context, urls: tuple[str, ...], as_json: bool) -> None
     if as_json:
         write_json([attrs.asdict(report) for report in ordered])
     else:
-        print_members(Console(), ordered)
+        from dledger.cli.ledger.members_table import print_members  # scripts need no table
+        print_members(ordered)
     end_with_problems(context, group_problems(ordered))
-
-
-def print_members(
-    console: Console, reports: tuple[MemberReport, ...], more: Mapping[str, Mapping[str, str]] | None = None
-) -> None:
-    """
-    Print one line for each member.
-
-    @param more: further columns: name to the text by member id.
-    """
-    if not console.is_terminal:
-        console.width = _WIDTH_ELSEWHERE  # no cell is cut in a file or a pipe
-    table = _table(reports, more or {})
-    # A narrow terminal breaks the lines of the table; it does not cut them.
-    console.width = max(console.width, Measurement.get(console, console.options, table).minimum + 12)
-    console.print(table)
 
 
 def end_with_problems(context: click.Context, problems: tuple[str, ...]) -> None:
@@ -131,71 +107,8 @@ def followed_urls(infos: Iterable[MemberInfo]) -> dict[str, str | None]:
 def _ask_admins(
     access: AdminAccess, urls: Mapping[str, str | None], *, is_quiet: bool = False
 ) -> tuple[dict[str, MemberReport], dict[str, str], str]:
-    """Reports by member id; addresses of all members, and the group, as the administrations report them."""
-    reports: dict[str, MemberReport] = {}
-    addresses: dict[str, str] = {}
-    group = ""
-
-    def failed(url: str, error: Exception) -> None:
-        if not is_quiet:
-            is_ours = not isinstance(error, ValueError)
-            complain(f"{url}: " + ("" if is_ours else "no dledger member answered: ")
-                + (str(error) or type(error).__name__))
-
-    for url, document in ask_all(access, urls, _story, failed).items():
-        try:
-            member_id, its_group, its_peers = identity_of_status(document)
-            report = report_of_status(member_id, its_peers[member_id], url, document)
-        except ValueError as error:
-            failed(url, error)
-            continue
-        addresses = {**its_peers, **addresses}
-        group = group or its_group
-        reports[member_id] = attrs.evolve(report, address=addresses[member_id])
-    return reports, addresses, group
-
-
-async def _story(agent: IAgent, url: str, reactor: Reactor) -> JsonObject:
-    return await fetch_status(agent, url, DEADLINE_S, reactor)
-
-
-def _number(value: int) -> str:
-    return "-" if value < -1 else "empty" if value == -1 else f"{value}"
-
-
-def _numbers(report: MemberReport) -> tuple[int, ...]:
-    return report.term, report.begin_index, report.end_index, report.committed_index, report.lag
-
-
-def _table(reports: tuple[MemberReport, ...], more: Mapping[str, Mapping[str, str]]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("member", "role"):
-        table.add_column(name, no_wrap=True)
-    for column, name in enumerate(("term", "begin", "end", "committed", "lag")):
-        longest = max((len(str(_numbers(report)[column])) for report in reports), default=1)
-        # A cut number lies.
-        table.add_column(name, justify="right", no_wrap=True, min_width=max(longest, len(name)))
-    for name in ("leader", *more, "address", "note"):
-        table.add_column(name, overflow="fold")
-    for report in reports:
-        further = [column.get(report.member_id, "-") for column in more.values()]
-        if report.problem:
-            cells = ("unreachable", *["-"] * 6, *further, report.address, escape(report.problem))
-            table.add_row(report.member_id, *cells, style="red")
-            continue
-        table.add_row(
-            report.member_id,
-            report.role or "-",
-            "-" if report.term < 0 else str(report.term),
-            _number(report.begin_index),
-            _number(report.end_index),
-            _number(report.committed_index),
-            "-" if report.lag < 0 else str(report.lag),
-            report.leader_id or "none",
-            *further,
-            report.address,
-            escape("; ".join(filter(None, (report.health, report.begin_moved)))),
-            style="bold" if report.role == "leader" else "yellow" if report.health else "",
-        )
-    return table
-
+    """As L{dledger.cli.console.administration.ask_members}."""
+    if not urls:
+        return {}, {}, ""
+    from dledger.cli.console.administration import ask_members  # a log port is asked without HTTP
+    return ask_members(access, urls, is_quiet=is_quiet)

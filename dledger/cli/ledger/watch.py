@@ -17,13 +17,17 @@ from rich.console import Console
 from twisted.web.iweb import IAgent
 
 from dledger.admin.dashboard.overview import ReportedEvent
-from dledger.admin.sites.cluster import MemberReport, fetch_page, group_problems
+from dledger.admin.sites.cluster import fetch_page
+from dledger.admin.sites.reports import MemberReport, group_problems
 from dledger.base.reactor import Reactor
-from dledger.cli.console.administration import DEADLINE_S, AdminAccess, admin_option, ask_all
+from dledger.cli.console.administration import DEADLINE_S, ask_all
 from dledger.cli.console.command import EXIT_FAILED, shown_body, write_json, write_json_line
+from dledger.cli.console.contexts import admin_option
 from dledger.cli.console.failures import complain
 from dledger.cli.console.numbers import RealRange, WholeRange
-from dledger.cli.ledger.status import end_with_problems, followed_urls, gather_reports, print_members
+from dledger.cli.console.target import AdminAccess
+from dledger.cli.ledger.members_table import print_members
+from dledger.cli.ledger.status import end_with_problems, followed_urls, gather_reports
 from protocols.wire.fastjson import JsonObject, as_int, as_list, as_object
 
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -76,7 +80,7 @@ def cluster(context: click.Context, urls: tuple[str, ...], as_json: bool) -> Non
     if as_json:
         write_json({"problems": problems, "members": [attrs.asdict(report) for report in reports]})
     else:
-        print_members(Console(), reports, {"version": _versions_of(reports)})
+        print_members(reports, {"version": _versions_of(reports)})
     end_with_problems(context, problems)
 
 
@@ -137,7 +141,7 @@ def _show_look(
     if console.is_terminal:
         console.clear()
     shown = {member_id: f"{rate:,.0f}" for member_id, rate in rates.items()}
-    print_members(console, reports, {"entries/s": shown, "version": _versions_of(reports)})
+    print_members(reports, {"entries/s": shown, "version": _versions_of(reports)}, console)
     for problem in problems:
         console.print(problem, style="red", markup=False)
 

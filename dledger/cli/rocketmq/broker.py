@@ -28,19 +28,6 @@ from protocols.wire.rocketmq.message import Message, decode_message, plain_body
 STYLES = ("text", "rocketmq", "json", "raw")
 
 
-def read_offset(context: click.Context, param: click.Parameter, value: str | None) -> From | None:
-    """An offset in a log, or one of its ends; None if the option was not given."""
-    if value is None:
-        return None
-    if value == "begin":
-        return "begin"
-    if value == "end":
-        return "end"
-    if not (value.isascii() and value.isdecimal() and len(value) < 19):
-        raise click.BadParameter(f"{value!r} is not an offset (0 or more), begin or end")
-    return int(value)
-
-
 @attrs.frozen(kw_only=True)
 class Wanted:
     """

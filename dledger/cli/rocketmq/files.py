@@ -16,12 +16,13 @@ import attrs
 import click
 
 from dledger.base.disk.disk import ReadOnlyDisk
-from dledger.cli.console.command import EXIT_FAILED, bytes_shown, shown_body, write_json
+from dledger.cli.console.command import EXIT_FAILED, shown_body, write_json
 from dledger.cli.console.local_paths import NAMED_PATH, LocalPath
 from dledger.cli.console.numbers import WholeRange
+from dledger.cli.console.progress import bytes_shown
 from dledger.cli.rocketmq.rocketmq import body_json, message_columns, message_json
-from dledger.client.answers.values import Entry
-from dledger.client.links.chain_marks import diverging
+from dledger.client.chain_marks import diverging
+from dledger.client.values import Entry
 from dledger.rocketmq.store.records.store_config import StoreConfig
 from dledger.rocketmq.verify.report import StoreReport
 from dledger.rocketmq.verify.store_check import is_store, store_document, verify_store

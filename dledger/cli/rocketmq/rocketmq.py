@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import attrs
 
 from dledger.cli.console.command import shown_body
-from dledger.client.answers.values import Entry
+from dledger.client.values import Entry
 from protocols.wire.errors import WireError
 from protocols.wire.fastjson import JsonObject
 from protocols.wire.rocketmq.layout import DLEDGER_BODY_OFFSET, TERM_START_TOPIC

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 from click.shell_completion import get_completion_class
 
-from dledger.cli.console.command import replace_file, say
+from dledger.cli.console.command import loaded, replace_file, say
 
 _VARIABLE = "_DLEDGER_COMPLETE"
 _NAME = "dledger"
@@ -35,7 +35,8 @@ def help_command(context: click.Context, names: tuple[str, ...]) -> None:
         inner = found.get_command(parent, name) if isinstance(found, click.Group) else None
         if inner is None:
             raise click.UsageError(f"{parent.command_path} has no command {name!r}: dledger help lists them")
-        found, parent = inner, click.Context(inner, info_name=name, parent=parent)
+        found = loaded(inner)
+        parent = click.Context(found, info_name=name, parent=parent)
     click.echo(found.get_help(parent))
 
 

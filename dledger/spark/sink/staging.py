@@ -18,10 +18,10 @@ import pyarrow.compute as pc
 
 from dledger.spark.formats.envelopes import guarded_bodies
 from dledger.spark.sink.sink_log import BatchRows, SinkError, digest_of_all
-from dledger.values.ledger.config import ENTRY_HEADER_BYTES, MAX_RECORD_BYTES
+from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, MAX_RECORD_BYTES
 
 #: Largest body that a member with segments of the usual size can store.
-_BODY_BYTES_MAX = MAX_RECORD_BYTES - ENTRY_HEADER_BYTES
+_BODY_BYTES_MAX = MAX_RECORD_BYTES - ENTRY_HEADER_SIZE
 _COLUMNS = ("body", "value")
 _TYPES = ("binary", "string")
 

@@ -27,7 +27,6 @@ from construct import Int32sb, Struct
 from dledger.base.disk.unreadable import FILLER_WORD
 from dledger.storage.files.runs import check_run
 from dledger.values.errors import DLedgerError
-from dledger.values.ledger.config import MAX_RECORD_BYTES
 from dledger.values.ledger.group_state import Marked
 from protocols.wire.checksums import crc32
 from protocols.wire.codes import ResponseCode
@@ -42,6 +41,7 @@ from protocols.wire.ledger.entry import (
     INDEX_UNIT,
     INDEX_UNIT_SIZE,
     MAGIC,
+    MAX_RECORD_BYTES,
     MIN_BLANK_SIZE,
 )
 from protocols.wire.ledger.own.own_entries import CONFIGURATION_CHANNEL, DIGITS_MASK

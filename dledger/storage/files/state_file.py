@@ -29,14 +29,14 @@ from construct import Int8ub, Int32sb, Int32ub, Int64sb, Int64ub, Struct
 
 from dledger.base.disk.disk import Disk
 from dledger.base.disk.unreadable import is_unreadable
-from dledger.values.ledger.group_state import RUNS_MAX, GroupState, NotedTime, Producer, StateCapture
+from dledger.values.ledger.group_state import GroupState, NotedTime, Producer, StateCapture
 from dledger.values.ledger.reader_table import KnownReader
 from protocols.wire.checksums import crc32
 from protocols.wire.errors import WireError
 from protocols.wire.layout import struct_of
 from protocols.wire.ledger.own.own_entries import SLOT_MAX
 from protocols.wire.ledger.own.state_entries import STATE_DIGEST_BYTES
-from protocols.wire.ledger.producers import NUMBERED_RUN
+from protocols.wire.ledger.producers import NUMBERED_RUN, RUNS_MAX
 from protocols.wire.ledger.readers import decode_reader_entry, encode_reader_entry
 
 STATE_NAME = "groupstate"

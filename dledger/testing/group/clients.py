@@ -23,11 +23,12 @@ from twisted.internet.defer import Deferred, FirstError, gatherResults
 from twisted.internet.interfaces import IDelayedCall, IStreamClientEndpoint
 from twisted.python.failure import Failure
 
-from dledger.client.answers.values import Appended, AppendError, Entry, entries_of
 from dledger.client.client import LogClient
-from dledger.client.links.connection import MemberLink
-from dledger.client.links.members import Members
-from dledger.client.reading.tail import Tail
+from dledger.client.connection import MemberLink
+from dledger.client.errors import AppendError
+from dledger.client.members import Members
+from dledger.client.tails import Tail
+from dledger.client.values import Appended, Entry, entries_of
 from dledger.testing.group.checks.history import Call, History
 from dledger.testing.group.checks.require import require
 from dledger.testing.group.sim_commands import SimCommands

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 import attrs
 from twisted.internet.defer import Deferred
 
-from dledger.client.answers.errors import CommandRefused, OutOfSequence
-from dledger.client.answers.values import AppendError, AppendFailed
 from dledger.client.client import LogClient
+from dledger.client.errors import AppendError, AppendFailed, CommandRefused, OutOfSequence
 from dledger.testing.group.checks.history import Call
 from dledger.testing.group.checks.machines import MachineRules
 from dledger.testing.group.checks.require import require

@@ -19,8 +19,7 @@ from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
 from dledger.client.client import LogClient
-from dledger.client.reading.reader_calls import ReaderCalls
-from dledger.client.reading.readers import NamedReader, ReaderOptions
+from dledger.client.readers import NamedReader, ReaderCalls, ReaderOptions
 from dledger.testing.group.checks.readers import ReaderRules
 from dledger.testing.group.checks.require import require
 from dledger.testing.group.clients import ANSWER_S

@@ -40,17 +40,17 @@ from dledger.values.option_values import (
     unknown_option,
 )
 from dledger.values.tls_files import TlsFiles, check_admin_options, tls_files
+from protocols.wire.ledger.entry import (
+    ENTRY_HEADER_SIZE,
+    INDEX_UNIT_SIZE,
+    MAX_RECORD_BYTES,
+    MIN_BLANK_SIZE,
+)
 
 #: A Java follower gives up its leader after 3 missed heartbeats of 2000 ms; used for a leader that
 #: does not advertise its interval.
 JAVA_HEART_BEAT_TIME_INTERVAL_MS = 2000
 JAVA_MAX_HEART_BEAT_LEAK = 3
-
-#: Largest record that Java can encode (its 4-MiB buffer), 48-byte header included.
-MAX_RECORD_BYTES = 4 * 1024 * 1024
-ENTRY_HEADER_BYTES = 48
-INDEX_UNIT_BYTES = 32
-MIN_BLANK_BYTES = 8
 
 #: Longest id of a member, in bytes of UTF-8: the record of a vote holds it.
 ID_BYTES_MAX = 255
@@ -342,9 +342,9 @@ class DLedgerConfig:
 
     @mapped_file_size_for_entry_index.validator
     def _index_size_holds_whole_units(self, _attribute: object, value: int) -> None:
-        if value % INDEX_UNIT_BYTES:
+        if value % INDEX_UNIT_SIZE:
             raise ValueError(
-                f"mapped_file_size_for_entry_index={value} must be a multiple of {INDEX_UNIT_BYTES}"
+                f"mapped_file_size_for_entry_index={value} must be a multiple of {INDEX_UNIT_SIZE}"
             )
 
     @enable_disk_force_clean.validator
@@ -435,8 +435,8 @@ class DLedgerConfig:
     @property
     def body_bytes_max(self) -> int:
         """Largest body in bytes: it must fit Java's encode buffer, and one data file with its blank."""
-        room = min(MAX_RECORD_BYTES, self.mapped_file_size_for_entry_data - MIN_BLANK_BYTES)
-        return room - ENTRY_HEADER_BYTES
+        room = min(MAX_RECORD_BYTES, self.mapped_file_size_for_entry_data - MIN_BLANK_SIZE)
+        return room - ENTRY_HEADER_SIZE
 
     @cached_property
     def is_sync(self) -> bool:

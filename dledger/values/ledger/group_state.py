@@ -56,11 +56,9 @@ from protocols.wire.ledger.own.session_entries import Session, decode_session_en
 from protocols.wire.ledger.own.state_entries import StateEntry, StateWord, decode_state_entry
 from protocols.wire.ledger.own.time_entries import decode_time_entry
 from protocols.wire.ledger.owners import may_use
-from protocols.wire.ledger.producers import NUMBERED_RUN
+from protocols.wire.ledger.producers import NUMBERED_RUN, RUNS_MAX
 from protocols.wire.ledger.readers import ReaderState, decode_reader_entry
 
-#: Runs of entries that are remembered of one producer.
-RUNS_MAX = 16
 #: Bytes that all producers together may take: each counts with its id, its owner and this much more.
 PRODUCER_BYTES_MAX, PRODUCER_BYTES = 16 * 1024 * 1024, 96
 #: Those of one owner, so that one client does not shut all others out.

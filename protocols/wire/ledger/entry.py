@@ -37,6 +37,8 @@ ENTRY_HEADER_DECLARATION = Struct(
 )
 ENTRY_HEADER = struct_of(ENTRY_HEADER_DECLARATION)
 ENTRY_HEADER_SIZE = 48
+#: Largest record that Java can encode (its 4-MiB buffer), header included.
+MAX_RECORD_BYTES = 4 * 1024 * 1024
 assert ENTRY_HEADER.size == ENTRY_HEADER_SIZE
 #: Position of C{chain_crc} in a record, and its size, in bytes.
 CHAIN_CRC_AT, CHAIN_CRC_SIZE = 36, 4

@@ -15,6 +15,8 @@ from protocols.wire.layout import struct_of
 PRODUCER_ID_BYTES_MAX = 64
 #: Highest sequence.
 SEQUENCE_MAX = 2**62
+#: Runs of entries that are remembered of one producer.
+RUNS_MAX = 16
 
 #: Entries of a producer that follow each other, in the state of a group: number and index of the first one.
 NUMBERED_RUN_DECLARATION = Struct("number" / Int64sb, "index" / Int64sb, "count" / Int64sb)

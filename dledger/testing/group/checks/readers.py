@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import attrs
 
-from dledger.client.answers.values import Entry
+from dledger.client.values import Entry
 from dledger.testing.group.checks.apart import ApartInvariants
 from dledger.testing.group.checks.checked_member import CheckedMember
 from dledger.testing.group.checks.invariants import GroupInvariants

@@ -14,7 +14,7 @@ from zlib import crc32
 
 import attrs
 
-from dledger.client.answers.values import Entry
+from dledger.client.values import Entry
 from dledger.machine.state_machine import RESULT_BYTES_MAX, RefusedCommand, StateMachine
 from dledger.storage.files.snapshot_file import SnapshotRefused
 

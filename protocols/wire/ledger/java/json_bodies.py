@@ -328,20 +328,40 @@ _OTHER_NAMES = {RequestCode.PUSH: ("entry", "batchEntry", *_PUSH_SHAPE_0_4)}
 #: Keys that every answer to a PUSH has in DLedger 0.4, and none in 0.3.
 _ANSWER_SHAPE_0_4 = ("xIndex", "xTerm")
 _OTHER_ANSWER_NAMES = {RequestCode.PUSH: _ANSWER_SHAPE_0_4}
-_REQUEST_BODIES = {
-    kind: _Body(
-        classes[0], (*_keys_of(LedgerMessage), *_keys_of(classes[0], kind)),
+
+
+class _Bodies(dict[RequestCode, _Body]):
+    """
+    The formats of the requests or of the answers, by code. One is made when it is first asked for: all of
+    them take a client longer than its first connection.
+    """
+
+    def __init__(self, make: Callable[[RequestCode], _Body]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, kind: RequestCode) -> _Body:
+        return self.setdefault(kind, self._make(kind))
+
+
+def _request_body(kind: RequestCode) -> _Body:
+    message = MESSAGES[kind][0]
+    return _Body(
+        message, (*_keys_of(LedgerMessage), *_keys_of(message, kind)),
         (*_CODE_OF_REQUESTS, *_OTHER_NAMES.get(kind, ())),
     )
-    for kind, classes in MESSAGES.items()
-}
-_RESPONSE_BODIES = {
-    kind: _Body(
-        classes[1], (*_keys_of(LedgerMessage), _CODE, *_keys_of(classes[1], kind)),
+
+
+def _response_body(kind: RequestCode) -> _Body:
+    message = MESSAGES[kind][1]
+    return _Body(
+        message, (*_keys_of(LedgerMessage), _CODE, *_keys_of(message, kind)),
         _OTHER_ANSWER_NAMES.get(kind, ()),
     )
-    for kind, classes in MESSAGES.items()
-}
+
+
+_REQUEST_BODIES = _Bodies(_request_body)
+_RESPONSE_BODIES = _Bodies(_response_body)
 
 
 def encode_request(request: Request) -> bytes:

@@ -1,1 +1,0 @@
-"""What calls return and raise."""

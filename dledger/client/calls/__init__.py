@@ -1,1 +1,0 @@
-"""Calls that change a group: appends, commands, changes of members."""

@@ -1,1 +1,0 @@
-"""Connections to members, and who of them leads."""

@@ -1,1 +1,0 @@
-"""Tails and named readers."""
