@@ -21,7 +21,7 @@ import click
 import dledger
 from benchmarks.common import console, number, probe_machine, quantile, table, work_directory
 from benchmarks.failover import wait_all_serve
-from dledger.client.answers.values import Entry
+from dledger.client.values import Entry
 from dledger.machine.state_machine import StateMachine
 from tests.processes.members import Group, Member
 

@@ -13,8 +13,9 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from dledger.cli.console.administration import admin_option, end_with, post_all
+from dledger.cli.console.administration import end_with, post_all
 from dledger.cli.console.command import EXIT_FAILED, show_result, write_json
+from dledger.cli.console.contexts import admin_option
 from dledger.cli.console.failures import complain
 from dledger.cli.console.numbers import WholeRange
 from dledger.cli.console.target import Target
