@@ -22,8 +22,8 @@ from dledger.values.option_values import listed
 #: Addresses.
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-#: Every host, in C{change_hosts}.
-ANY_HOST = "*"
+#: Every host, and no host, in C{change_hosts}.
+ANY_HOST, NO_HOST = "*", "none"
 
 
 def networks_of(hosts: Iterable[str], option: str) -> tuple[Network, ...]:
@@ -108,18 +108,24 @@ class ChangeHosts:
 
     def __init__(self, hosts: Iterable[str] = (), option: str = "change_hosts") -> None:
         """
-        @param hosts: IP addresses, networks, or L{ANY_HOST}; the loopback interface is always allowed.
+        @param hosts: IP addresses, networks, or L{ANY_HOST}, besides the loopback interface; or L{NO_HOST}
+            alone: not even that.
         @param option: as this server spells it, for the sentences.
         @raise ValueError: an entry is none of these.
         """
         listed = tuple(hosts)
         self._option = option
         self._is_any = ANY_HOST in listed
-        self._networks = networks_of((host for host in listed if host != ANY_HOST), option)
+        self._is_none = NO_HOST in listed
+        if self._is_none and len(listed) > 1:
+            raise ValueError(f"{option}: {NO_HOST!r} allows no host, so it is alone")
+        self._networks = networks_of((one for one in listed if one not in (ANY_HOST, NO_HOST)), option)
 
     def allows(self, host: str) -> bool:
         """@param host: of the other end of a connection, without its port."""
-        return self._is_any or is_loopback(host) or is_within(host, self._networks)
+        return not self._is_none and (
+            self._is_any or is_loopback(host) or is_within(host, self._networks)
+        )
 
     def refusal(self, host: str, what: str) -> str:
         """
@@ -129,6 +135,8 @@ class ChangeHosts:
         """
         if self.allows(host):
             return ""
+        if self._is_none:
+            return f"{what} is a change, and {self._option}={NO_HOST} takes none without TLS and accounts"
         return (
             f"{what} is a change, and {host} may ask for none: without TLS and accounts only this machine's "
             f"loopback interface and the hosts of the option {self._option} may. Ask from there, or name "

@@ -82,6 +82,15 @@ class ChangeHostsTests(SynchronousTestCase):
             self.assertTrue(ChangeHosts(("*",)).allows(host), host)
         self.assertTrue(ChangeHosts(("10.0.0.7", "fd00::/64")).allows("fd00::7"))
 
+    def test_none(self) -> None:
+        """Not even the loopback interface: a proxy on this machine may speak for anybody. It is alone."""
+        nobody = ChangeHosts(("none",), "changeHosts")
+        for host in ("127.0.0.1", "::1", "localhost", "10.0.0.7", ""):
+            self.assertFalse(nobody.allows(host), host)
+        self.assertIn("changeHosts=none takes none", nobody.refusal("127.0.0.1", "it"))
+        for hosts in (("none", "10.0.0.7"), ("*", "none")):
+            self.assertIn("so it is alone", str(self.assertRaises(ValueError, ChangeHosts, hosts)))
+
     def test_sentence(self) -> None:
         """What was refused, who may, and how to allow it."""
         hosts = ChangeHosts(("10.0.0.0/24",), "changeHosts")

@@ -134,6 +134,7 @@ class RefusedTests(SynchronousTestCase):
         self.refused("admin_tls=true needs tls_certificate", "--set", "admin_tls=true")
         self.refused("admin_token_reads=true needs admin_token_file", "--set", "admin_token_reads=true")
         self.refused(": no endpoint", "--admin", "tcp:1:nothing=2")
+        self.refused("every caller could say", "--admin", "haproxy:tcp:1")
         self.refused("the broker itself has the ports", "--admin", "10911")
         self.assertTrue(parsed("--admin", wide, "--insecure").broker.insecure)
         self.assertEqual(parsed("--admin", "8090")["admin"], "tcp:8090")

@@ -316,6 +316,7 @@ class ServiceTests(SynchronousTestCase):
         """One line."""
         for option in ("--listen", "--admin"):
             for endpoint in (
+                "haproxy:tcp:20911",
                 "nonsense", "tcp:x", "tcp", "20911x", "tcp:99999", "tcp:interface=h:port=70000", "ssl:1",
             ):
                 error = self.assertRaises(UsageError, Options().parseOptions, [option, endpoint])

@@ -424,7 +424,10 @@ def endpoint_of(option: str, given: object) -> str:
 
 
 def check_endpoint(option: str, description: str, example: str) -> None:
-    """@raise UsageError: C{description} is not a server endpoint."""
+    """@raise UsageError: C{description} is not a server endpoint, or one whose callers name their address."""
+    if description.startswith("haproxy:"):
+        raise UsageError(f"--{option} {description!r}: by the PROXY protocol every caller could say that it "
+                         f"is on this machine. Write an endpoint such as {example}")
     try:
         serverFromString(None, description)
     except (ValueError, TypeError, KeyError, IndexError, OSError) as error:

@@ -73,7 +73,8 @@ class NameServerConfig:
     @ivar tls_mode: its port takes connections by TLS: none, beside plain ones, or no others.
     @ivar tls_client_auth: C{require}: the other end must show a certificate of C{tls_authority}.
     @ivar change_hosts: IP addresses or networks that may ask for changes, of topics, of the KV configuration,
-        of options, besides this machine's loopback interface; C{*} for all. Brokers register from everywhere.
+        of options, besides this machine's loopback interface; C{*} for all, C{none} also without the
+        loopback interface. Brokers register from everywhere.
     @ivar tls_certificate, tls_key, tls_authority: PEM files, see L{dledger.values.tls_files.TlsFiles}.
     @ivar admin_tls, admin_token_file, admin_token_reads, insecure: as of a
         L{member <dledger.values.ledger.config.DLedgerConfig>}.

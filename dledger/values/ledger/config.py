@@ -122,8 +122,8 @@ class DLedgerConfig:
         with the three files above
     @ivar change_hosts: (addresses, C{;} between them) IP addresses or networks that may change the group (its
         members, its leader) where neither TLS nor C{client_token_file} names the caller, besides the loopback
-        interface; C{*} for all. The same name as of brokers (C{changeHosts}) and name servers, see
-        [Security](security.md#who-may-change-what)
+        interface; C{*} for all, C{none} also without the loopback interface. The same name as of brokers
+        (C{changeHosts}) and name servers, see [Security](security.md#who-may-change-what)
     @ivar admin_tls: the admin pages are by TLS, with the three files above; callers show no certificate
     @ivar client_token_file: hashes of [tokens of clients](security.md#tokens-for-clients) with their roles
         and groups; then who shows neither a token nor a certificate may ask METADATA only (without TLS: or

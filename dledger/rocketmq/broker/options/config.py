@@ -137,7 +137,8 @@ class BrokerConfig:
     @ivar tls_certificate, tls_key, tls_authority: PEM files, see L{dledger.values.tls_files.TlsFiles}.
     @ivar admin_tls, admin_token_file, admin_token_reads, insecure: of its pages, as of a member's.
     @ivar change_hosts: IP addresses or networks that may ask for changes, of topics, groups, options, where
-        there are no accounts, besides this machine's loopback interface; C{*} for all.
+        there are no accounts, besides this machine's loopback interface; C{*} for all, C{none}
+        also without the loopback interface.
     @ivar acl_enable: requests must be signed with an account of C{acl_file}.
     @ivar acl_file: a file in the form of C{plain_acl.yml}, or a directory of them.
     @ivar acl_credentials_file: a file as C{tools.yml}: the account that signs its own requests; empty: none.
