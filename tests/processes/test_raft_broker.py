@@ -254,17 +254,23 @@ class FailOverTests(RaftCase):
         for number in range(3):
             topic, name = f"Made{number}", f"readers{number}"
             connection = self.connect(group.brokers[master])
+            end = 7 * number + 1
             for code, fields, body in (
                 (CREATE_TOPIC, {
                     "topic": topic, "defaultTopic": "TBW102", "readQueueNums": str(number + 3), "perm": "6",
                     "writeQueueNums": str(number + 3), "topicFilterType": "SINGLE_TAG",
                 }, {}),
                 (PUT_GROUP, {}, {"groupName": name, "retryMaxTimes": number + 1}),
-                (UPDATE_OFFSET, {"consumerGroup": name, "topic": topic, "queueId": "0",
-                                 "commitOffset": str(7 * number + 1)}, {}),
             ):
                 answer = connection.ask(code, fields, json.dumps(body).encode() if body else b"")
                 self.assertEqual(answer.code, 0, answer.remark)
+            for _ in range(end):
+                connection.put(topic, 0, b"x")
+            self.assertEqual([connection.next().code for _ in range(end)], [STORED] * end)
+            answer = connection.ask(UPDATE_OFFSET, {
+                "consumerGroup": name, "topic": topic, "queueId": "0", "commitOffset": str(end),
+            }, b"")
+            self.assertEqual(answer.code, 0, answer.remark)
             group.brokers[master].kill()
             last, master = master, group.wait_master(other_than=[master])
             tables = [
