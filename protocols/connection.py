@@ -399,7 +399,10 @@ class AnsweringConnection(Connection):
         return unread.may_answer(self)
 
     def write(self, parts: Sequence[bytes]) -> None:
-        super().write(parts)
+        self._out += parts
+        if not self._is_flush_asked:
+            self._is_flush_asked = True
+            self.turn.output(self._flush)
         self._made_bytes += sum(map(len, parts))
         if self._made_bytes >= COUNTED_BYTES and not self.is_lost:
             self.account.hold(self._made_bytes)

@@ -167,7 +167,8 @@ class Handlers:
     def committed(self, _committed_index: int) -> None:
         """More entries are known to be committed."""
         self.reads.committed()
-        self.machine.committed()
+        if self.machine.hosting is not None:
+            self.machine.hosting.machine.committed()
         if self._is_embedded:
             self._embedding.committed()
 

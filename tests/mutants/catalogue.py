@@ -204,9 +204,9 @@ _REPLICATION = (
               "term_start_index=member.committed_index + 1"),
     ), settings={"term_start_entry": False}, faults=ELECTIONS, pace_s=1.5),
     Mutant("ack-before-write", "a follower acknowledges an append before it has written it", (
-        Patch(HANDLER, "        self.member.out.write(fx.WriteEntries(entries=entries))",
-              "        self._answer(token, request, ResponseCode.SUCCESS)\n"
-              "        self.member.out.write(fx.WriteEntries(entries=entries))"),
+        Patch(HANDLER, "            member.out.write(fx.WriteEntries(entries=entries))",
+              "            self._answer(token, request, ResponseCode.SUCCESS)\n"
+              "            member.out.write(fx.WriteEntries(entries=entries))"),
     ), faults=("disk_error", "fill_disk", "kill_inside")),
     Mutant("not-mute", "A member without room for its term and vote speaks of them", (
         Patch(DRIVER, "if self.why_mute and type(effect) in _HELD_BACK:", "if False:"),

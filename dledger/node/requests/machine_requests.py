@@ -224,11 +224,6 @@ class MachineRequests:
         """The machine in METADATA; empty without one."""
         return "" if self.hosting is None else self.hosting.handler.reported()
 
-    def committed(self) -> None:
-        """See L{HostedMachine.committed}."""
-        if self.hosting is not None:
-            self.hosting.machine.committed()
-
     def sweep(self, now_s: float) -> None:
         """See L{MachineAnswers.sweep}."""
         if self.hosting is not None:
