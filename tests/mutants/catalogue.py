@@ -234,8 +234,8 @@ _REPLICATION = (
     Mutant("old-connection-kept", "requests that arrive late on a given-up connection are obeyed", (
         *OLD_KEPT,
         Patch(HANDLER, "if cuts_committed or index < self.matched_index:", "if cuts_committed:"),
-        Patch(HANDLER, "return self.is_in_step and self._channel == self._matched_channel",
-              "return self.is_in_step"),
+        Patch(HANDLER, "self.is_in_step and channel == self._matched_channel",
+              "self.is_in_step"),
     ), faults=("heal_slowly",), pace_s=3.0, load={"think_us": 300_000, "bodies_max": 3}),
     Mutant("append-without-match", "a COMPARE is answered by the index alone, an APPEND taken at any end", (
         Patch(HANDLER, "is_equal = 0 <= begin_index <= index <= end_index and member.view.holds(entries)",

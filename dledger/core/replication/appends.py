@@ -325,7 +325,7 @@ class PendingAppends:
     def committed(self, committed_index: int) -> None:
         """Answer the committed proposals, in log order."""
         for token in self._waiting.reached(committed_index):
-            self._answer(token, self._by_token.pop(token), ResponseCode.SUCCESS, self.member.term)
+            self._end(token, ResponseCode.SUCCESS)
 
     def expire(self) -> None:
         """Answer the proposals whose deadline passed; they may commit later."""
