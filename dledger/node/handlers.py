@@ -166,7 +166,8 @@ class Handlers:
 
     def committed(self, _committed_index: int) -> None:
         """More entries are known to be committed."""
-        self.reads.committed()
+        if self.reads.waiting:
+            self.reads.committed()
         if self.machine.hosting is not None:
             self.machine.hosting.machine.committed()
         if self._is_embedded:
