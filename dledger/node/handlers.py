@@ -108,8 +108,8 @@ class Handlers:
         )
         self.machine_surroundings = MachineSurroundings(
             append=self._append_command, append_order=partial(self.appends.append_own, MACHINE_CHANNEL),
-            read_index=self.reads.read_index, status=core.status, group=lambda: store.group,
-            now_ms=inside.now_ms, others=self.snapshots, note=inside.reporter.note,
+            read_index=self.reads.read_index, status=core.status, term=lambda: core.member.term,
+            group=lambda: store.group, now_ms=inside.now_ms, others=self.snapshots, note=inside.reporter.note,
             judged=lambda *, runs, is_unfit: inside.feed(MachineChecked(runs=runs, is_unfit=is_unfit)),
         )
         self.readers = ReaderHandler(

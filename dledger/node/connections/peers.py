@@ -228,6 +228,7 @@ class _Peer(Factory):
 
     log = Logger()
     noisy = False
+    read_ended = None
 
     def __init__(
         self,
@@ -448,9 +449,6 @@ class _Peer(Factory):
             waiter = self._asked.pop(token, None)
             if waiter is not None:
                 waiter.errback(DLedgerError(ResponseCode.NETWORK_ERROR, reason=reason))
-
-    def read_ended(self, connection: ClientConnection[int]) -> None:
-        pass
 
     def wire_broken(self, connection: ClientConnection[int], error: WireError) -> None:
         self.wire_errors += 1
