@@ -88,6 +88,9 @@ UNSENT_BYTES_MAX = 32 * 1024 * 1024
 #: Answers of one connection are counted when they have this size together, or are sent.
 COUNTED_BYTES = 64 * 1024
 
+#: A connection that has cost less lately has cost nothing.
+_COSTS_NOTHING_S = 1e-6
+
 #: Bytes that the kernel takes for a connection beyond what the other end receives: its memory is ours, too.
 KERNEL_UNSENT_BYTES = 64 * 1024
 
@@ -347,6 +350,7 @@ class AnsweringConnection(Connection):
         self._is_reading = True
         self._has_heard = False
         self._made_bytes = 0
+        self._is_at_rest = False
         self.is_waited_for = False
         self.put_off = unread.put_off_reads(self, turn, self._go_on, self._buffer)
         self._loose = LooseRequests()
@@ -395,7 +399,10 @@ class AnsweringConnection(Connection):
         return unread.may_answer(self)
 
     def write(self, parts: Sequence[bytes]) -> None:
-        super().write(parts)
+        self._out += parts
+        if not self._is_flush_asked:
+            self._is_flush_asked = True
+            self.turn.output(self._flush)
         self._made_bytes += sum(map(len, parts))
         if self._made_bytes >= COUNTED_BYTES and not self.is_lost:
             self.account.hold(self._made_bytes)
@@ -421,6 +428,11 @@ class AnsweringConnection(Connection):
 
     def sweep(self, now_s: float) -> None:
         """Abort the connection if it is idle, or a frame or reading is late. Called regularly."""
+        if self._is_at_rest and not (self._was_active or self.is_waited_for or self.account.held_bytes):
+            if now_s - self._active_s >= self._idle_s:
+                self.abort(f"idle for {self._idle_s:g} s")
+            return
+        self._is_at_rest = self._has_nothing
         self.spent_s /= 2
         self.regulate()  # others may have left room for its requests
         if self.is_idle(now_s):
@@ -432,6 +444,14 @@ class AnsweringConnection(Connection):
                 unread.count_unsent(self, self.outlet)
             if not self.is_lost:
                 unread.sweep(self, self.outlet, now_s)
+
+    @property
+    def _has_nothing(self) -> bool:
+        """Whether nothing is under way on it: until something is, only the time counts."""
+        return not (
+            self._was_active or self.unanswered or self.account.held_bytes or self._buffer.kept
+            or self.is_waited_for or self.is_congested or self.put_off.is_waiting
+        ) and self._is_reading and self.spent_s < _COSTS_NOTHING_S
 
     def _settle(self, outlet: Outlet) -> None:
         if self.is_congested or self.account.held_bytes or self.is_waited_for or not outlet.is_drained:

@@ -158,7 +158,8 @@ class Leadership:
             self.quorum.membership = member.membership
             dispatch_to_members(self.dispatchers, member, self, self.budget)
         self.appends.on_written(written)
-        self.changes.on_written(member.ledger_end_index)
+        if self.changes.pending is not None:
+            self.changes.on_written(member.ledger_end_index)
         for dispatcher in self.dispatchers.values():
             dispatcher.dispatch()
         if not member.config.is_sync:
@@ -194,7 +195,8 @@ class Leadership:
         if not member.commit(index):
             return
         self.appends.committed(index)
-        self.changes.committed(index)
+        if self.changes.pending is not None:
+            self.changes.committed(index)
         if self.budget.probe is not None:
             self.budget.committed(index)
         if not self.is_ready and index >= self.quorum.term_start_index - 1:

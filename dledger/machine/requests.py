@@ -141,10 +141,10 @@ class MachineHandler:
             )
         if machine.is_refusal(result):
             return SubmitResponse(
-                code=ResponseCode.COMMAND_REFUSED, group=self._group, term=self._around.status().term,
+                code=ResponseCode.COMMAND_REFUSED, group=self._group, term=self._around.term(),
                 index=index, reason=result.decode("utf-8", "replace"),
             )
-        return SubmitResponse(group=self._group, term=self._around.status().term, index=index, result=result)
+        return SubmitResponse(group=self._group, term=self._around.term(), index=index, result=result)
 
     def _check_new(self, request: SubmitRequest) -> None:
         """@raise DLedgerError: the command must not be appended, or not now."""
@@ -177,7 +177,7 @@ class MachineHandler:
         try:
             self._check_skip(request.index)
             try:
-                await self._machine.note_skip(request.index, self._around.status().term)
+                await self._machine.note_skip(request.index, self._around.term())
             except OSError as error:
                 reason = f"the order cannot be noted on the disk: {error}"
                 raise DLedgerError(ResponseCode.DISK_ERROR, reason=reason) from error

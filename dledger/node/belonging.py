@@ -48,7 +48,7 @@ class Belonging:
     def vouches(self, peers: Peers, member_id: str) -> bool:
         """Whether a binding message in the name of a member may be its own."""
         is_there = peers.vouches(member_id) or self.contacts.has_moved(member_id)
-        return is_there and not self._lineages.is_suspect(member_id)
+        return is_there and member_id not in self._lineages.suspects
 
     def connect(self, peers: Peers, server: MemberServer) -> None:
         """Set the connections."""

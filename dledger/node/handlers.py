@@ -108,8 +108,8 @@ class Handlers:
         )
         self.machine_surroundings = MachineSurroundings(
             append=self._append_command, append_order=partial(self.appends.append_own, MACHINE_CHANNEL),
-            read_index=self.reads.read_index, status=core.status, group=lambda: store.group,
-            now_ms=inside.now_ms, others=self.snapshots, note=inside.reporter.note,
+            read_index=self.reads.read_index, status=core.status, term=lambda: core.member.term,
+            group=lambda: store.group, now_ms=inside.now_ms, others=self.snapshots, note=inside.reporter.note,
             judged=lambda *, runs, is_unfit: inside.feed(MachineChecked(runs=runs, is_unfit=is_unfit)),
         )
         self.readers = ReaderHandler(
@@ -166,8 +166,10 @@ class Handlers:
 
     def committed(self, _committed_index: int) -> None:
         """More entries are known to be committed."""
-        self.reads.committed()
-        self.machine.committed()
+        if self.reads.waiting:
+            self.reads.committed()
+        if self.machine.hosting is not None:
+            self.machine.hosting.machine.committed()
         if self._is_embedded:
             self._embedding.committed()
 

@@ -426,8 +426,9 @@ class AnswerSink(Protocol[_Token]):
         @param answer: the answer without a valid body, if one came.
         """
 
-    def read_ended(self, connection: ClientConnection[_Token]) -> None:
-        """All answers and failures of one read have been handed over."""
+    @property
+    def read_ended(self) -> Callable[[ClientConnection[_Token]], None] | None:
+        """All answers and failures of one read have been handed over; None: the owner need not know."""
 
     def wire_broken(self, connection: ClientConnection[_Token], error: WireError) -> None:
         """The peer broke the format; the connection is being aborted."""
@@ -599,6 +600,7 @@ class ClientConnection(Connection, Generic[_Token]):
         super().__init__(turn, frame_bytes_max=frame_bytes_max, idle_s=idle_s)
         self._reader = NativeReader()
         self._sink = sink
+        self._read_ended = sink.read_ended
         self._wire = wire
         self._outstanding: dict[int, tuple[_Token, RequestCode, float]] = {}
         self._outstanding_max = outstanding_max
@@ -712,7 +714,8 @@ class ClientConnection(Connection, Generic[_Token]):
             self._sink.requests_failed(
                 self, [token], reason, is_incompatible=is_incompatible, answer=refusing
             )
-        self._sink.read_ended(self)
+        if self._read_ended is not None:
+            self._read_ended(self)
         return broken
 
     def _remoting_frame(

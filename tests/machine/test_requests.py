@@ -302,7 +302,8 @@ class _Follower:
         """A handler of a follower, with the machine of another member."""
         return MachineHandler(rig.config, rig.runner, MachineSurroundings(
             append=lambda *_: Deferred(), append_order=lambda _: Deferred(), read_index=self.read_index,
-            status=lambda: self.picture, group=lambda: None, now_ms=lambda: self.now_ms,
+            status=lambda: self.picture, term=lambda: self.picture.term, group=lambda: None,
+            now_ms=lambda: self.now_ms,
             others=rig.node.handlers.snapshots, judged=lambda **_: None, note=lambda *_: None,
         ))
 

@@ -204,9 +204,9 @@ _REPLICATION = (
               "term_start_index=member.committed_index + 1"),
     ), settings={"term_start_entry": False}, faults=ELECTIONS, pace_s=1.5),
     Mutant("ack-before-write", "a follower acknowledges an append before it has written it", (
-        Patch(HANDLER, "        self.member.out.write(fx.WriteEntries(entries=entries))",
-              "        self._answer(token, request, ResponseCode.SUCCESS)\n"
-              "        self.member.out.write(fx.WriteEntries(entries=entries))"),
+        Patch(HANDLER, "            member.out.write(fx.WriteEntries(entries=entries))",
+              "            self._answer(token, request, ResponseCode.SUCCESS)\n"
+              "            member.out.write(fx.WriteEntries(entries=entries))"),
     ), faults=("disk_error", "fill_disk", "kill_inside")),
     Mutant("not-mute", "A member without room for its term and vote speaks of them", (
         Patch(DRIVER, "if self.why_mute and type(effect) in _HELD_BACK:", "if False:"),
@@ -234,8 +234,8 @@ _REPLICATION = (
     Mutant("old-connection-kept", "requests that arrive late on a given-up connection are obeyed", (
         *OLD_KEPT,
         Patch(HANDLER, "if cuts_committed or index < self.matched_index:", "if cuts_committed:"),
-        Patch(HANDLER, "return self.is_in_step and self._channel == self._matched_channel",
-              "return self.is_in_step"),
+        Patch(HANDLER, "self.is_in_step and channel == self._matched_channel",
+              "self.is_in_step"),
     ), faults=("heal_slowly",), pace_s=3.0, load={"think_us": 300_000, "bodies_max": 3}),
     Mutant("append-without-match", "a COMPARE is answered by the index alone, an APPEND taken at any end", (
         Patch(HANDLER, "is_equal = 0 <= begin_index <= index <= end_index and member.view.holds(entries)",

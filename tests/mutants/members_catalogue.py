@@ -30,7 +30,7 @@ MEMBER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], 
               "[marks.get(one, absent) for one in self.addresses]"),
     ), _CHANGING),
     ("two-changes-at-once", "a change is written before the last one is committed", (
-        Patch(_CHANGES, "if self._pending is not None or member.membership.index > member.committed_index:",
+        Patch(_CHANGES, "if self.pending is not None or member.membership.index > member.committed_index:",
               "if False:"),
     ), _CHANGING),
     ("change-before-own-term", "a new leader changes the members before an entry of its term is committed", (

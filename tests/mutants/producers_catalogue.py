@@ -195,8 +195,8 @@ PRODUCER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]]
               "captured is not None"),
     ), {"test": f"{_KEEPING}.ExpiryTests.test_a_state_waits_for_the_disk"}),
     ("state-beyond-the-commit", "a state counts entries that are not committed", (
-        Patch(_KEEPER, "            self.fold.commit(committed_index)\n",
-              "            self.fold.commit(self._ledger.end_index)\n"),
+        Patch("dledger.storage.store.file_store", "                fold.commit(committed_index)\n",
+              "                fold.commit(ledger.end_index)\n"),
     ), {"load": _EXACT, "faults": ("isolate", "cut_client", "split", "kill", "break_late")}),
     ("log-goes-before-the-state", "the log is deleted though the file has no later state", (
         Patch(_KEEPER, "        return not self._is_wanted\n", "        return True\n"),

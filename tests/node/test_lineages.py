@@ -104,13 +104,13 @@ class JudgingTests(LineagesCase):
         lineages = self.make()
         lineages.problem_of_answer("n1", N1.encode())
         self.assertEqual(lineages.problem_of_call("n1", N1.encode()), "")
-        self.assertFalse(lineages.is_suspect("n1"))
+        self.assertFalse("n1" in lineages.suspects)
         self.assertEqual(lineages.problem_of_call("n1", copy.encode()), "")
         self.assertEqual((self.rechecked, self.ended), (["n1"], []))
-        self.assertTrue(lineages.is_suspect("n1"))
+        self.assertTrue("n1" in lineages.suspects)
         self.assertFalse(lineages.is_rival("n1", copy.encode()))
         self.assertEqual(lineages.problem_of_answer("n1", N1.encode()), "")
-        self.assertEqual((self.ended, lineages.is_suspect("n1")), (["n1"], False))
+        self.assertEqual((self.ended, "n1" in lineages.suspects), (["n1"], False))
         self.assertEqual(lineages.problem_of_call("n1", copy.encode()), RIVAL)
         self.assertTrue(lineages.is_rival("n1", copy.encode()))
         lineages.lost("n1")  # it was stopped
@@ -122,11 +122,11 @@ class JudgingTests(LineagesCase):
         lineages.problem_of_answer("n1", N1.encode())
         again = attrs.evolve(N1, starts=6, run=21)
         self.assertEqual(lineages.problem_of_call("n1", again.encode()), "")
-        self.assertEqual((self.rechecked, lineages.is_suspect("n1")), (["n1"], True))
+        self.assertEqual((self.rechecked, "n1" in lineages.suspects), (["n1"], True))
         lineages.lost("n1")
-        self.assertFalse(lineages.is_suspect("n1"))
+        self.assertFalse("n1" in lineages.suspects)
         self.assertEqual(lineages.problem_of_answer("n1", again.encode()), "")
-        self.assertEqual((self.ended, lineages.is_suspect("n1")), ([], False))
+        self.assertEqual((self.ended, "n1" in lineages.suspects), ([], False))
 
     def test_the_copy_came_first(self) -> None:
         """Its connection ends when the original has answered."""
@@ -321,11 +321,11 @@ class PeerTests(PeersTestCase):
         connection = self.answer(lineage=attrs.evolve(N1, starts=6, run=30).encode())
         other = attrs.evolve(N1, starts=7, run=31).encode()
         self.lineages.problem_of_call("n1", other)
-        self.assertTrue(self.lineages.is_suspect("n1"))
+        self.assertTrue("n1" in self.lineages.suspects)
         self.assertTrue(self.peers.connected["n1"])
         connection.abort("for a test")
         self.clock.advance(0)
-        self.assertFalse(self.lineages.is_suspect("n1"))
+        self.assertFalse("n1" in self.lineages.suspects)
 
     def test_an_older_copy_is_turned_away(self) -> None:
         """An older copy at the address; and when it says that this process is one of two."""

@@ -57,11 +57,13 @@ class ChangeRefused(Exception):
 class MembershipChanges:
     """
     Invariant: at most one change waits; every token is answered once.
+
+    @ivar pending: the change that waits.
     """
 
     member: MemberState
     transfer: LeadershipTransfer
-    _pending: _Pending | None = None
+    pending: _Pending | None = None
 
     def on_request(
         self, token: int, request: MembershipRequest, quorum: QuorumAckChecker | None,
@@ -96,7 +98,7 @@ class MembershipChanges:
             self._answer(token, request, refused.code, str(refused))
             return
         deadline_ms = member.out.now_ms + member.config.max_wait_ack_time_ms
-        self._pending = _Pending(token, request, wanted, deadline_ms)
+        self.pending = _Pending(token, request, wanted, deadline_ms)
         member.out.write(fx.WriteConfiguration(
             first_index=member.ledger_end_index + 1, term=member.term, membership=wanted,
         ))
@@ -115,7 +117,7 @@ class MembershipChanges:
             voter that never answers keeps it from getting one, so a removal needs none.
         """
         member = self.member
-        if self._pending is not None or member.membership.index > member.committed_index:
+        if self.pending is not None or member.membership.index > member.committed_index:
             raise ChangeRefused(ResponseCode.LEADER_PENDING_FULL, "the last change is not committed yet")
         # (A change writes that entry, a dry run does not.)
         if member.committed_index < quorum.term_start_index and not request.is_dry:
@@ -195,31 +197,31 @@ class MembershipChanges:
 
     def on_written(self, index: int) -> None:
         """An entry of this leader is in the file: the change, if one is being written."""
-        if self._pending is not None and self._pending.index < 0:
-            self._pending.index = index
+        if self.pending is not None and self.pending.index < 0:
+            self.pending.index = index
 
     def on_write_refused(self, code: ResponseCode, reason: str) -> None:
         """The store refused this leader's write."""
-        if self._pending is not None and self._pending.index < 0:
+        if self.pending is not None and self.pending.index < 0:
             self._end(code, reason)
 
     def committed(self, committed_index: int) -> None:
         """The commit index rose."""
-        if self._pending is not None and 0 <= self._pending.index <= committed_index:
-            self._end(ResponseCode.SUCCESS, "done", self._pending.wanted)
+        if self.pending is not None and 0 <= self.pending.index <= committed_index:
+            self._end(ResponseCode.SUCCESS, "done", self.pending.wanted)
 
     def expire(self) -> None:
         """Answer a change whose deadline passed; it may be committed later."""
-        if self._pending is not None and self.member.out.now_ms >= self._pending.deadline_ms:
+        if self.pending is not None and self.member.out.now_ms >= self.pending.deadline_ms:
             self._end(ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, "not committed in time; it may be later")
 
     def fail_all(self) -> None:
         """Leadership ended: whether the change will be committed is unknown."""
-        if self._pending is not None:
+        if self.pending is not None:
             self._end(ResponseCode.TERM_CHANGED, "leadership ended; the change may be committed all the same")
 
     def _end(self, code: ResponseCode, reason: str, then: Membership | None = None) -> None:
-        pending, self._pending = self._pending, None
+        pending, self.pending = self.pending, None
         assert pending is not None
         self._answer(pending.token, pending.request, code, reason, then, index=pending.index)
 

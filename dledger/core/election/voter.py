@@ -88,7 +88,10 @@ class LeaderPatience:
         if advertised_ms is not None:
             self._advertised_ms = self._believed_ms(advertised_ms) if advertised_ms > 0 else 0
         self.heard_ms = self.member.out.now_ms
-        allowed_ms = self.allowed_ms()
+        if self._advertised_ms:
+            allowed_ms = self._advertised_ms * self.member.config.max_heart_beat_leak
+        else:
+            allowed_ms = self.allowed_ms()
         return self.heard_ms + allowed_ms + int(self.jitter * allowed_ms / 2)
 
     def _believed_ms(self, interval_ms: int) -> int:

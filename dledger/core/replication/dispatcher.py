@@ -323,8 +323,17 @@ class EntryDispatcher:
             self._set_back("unexpected answer")
         elif pushed.type is PushType.COMPARE:
             self._on_compared(pushed, response)
+        elif response.code is ResponseCode.SUCCESS and pushed.type is PushType.TRUNCATE:
+            self._enter_append(pushed.last_index)
         elif response.code is ResponseCode.SUCCESS:
-            self._on_success(pushed)
+            self._setbacks = 0
+            if pushed.type is PushType.APPEND:
+                if self._pushes_max < self.member.config.max_inflight_pushes:
+                    more = self._pushes_max if self._pushes_max < self._pushes_fine else 1
+                    self._pushes_max = min(self._pushes_max + more, self.member.config.max_inflight_pushes)
+                if pushed.last_index > self.match_index:
+                    self.match_index = pushed.last_index
+                    self.acks.follower_holds(self.peer_id, pushed.last_index)
         elif pushed.is_chunk and response.code is ResponseCode.UNSUPPORTED:
             self._chunk_refused(pushed)
         elif pushed.type is not PushType.COMMIT or response.code is ResponseCode.INCONSISTENT_STATE:
@@ -361,22 +370,6 @@ class EntryDispatcher:
         self._wait_until_ms = self.member.out.now_ms
         self.restart()
         self.dispatch()
-
-    def _on_success(self, pushed: Inflight) -> None:
-        if pushed.type is PushType.TRUNCATE:
-            self._enter_append(pushed.last_index)
-            return
-        self._setbacks = 0
-        if pushed.type is PushType.APPEND:
-            if self._pushes_max < self.member.config.max_inflight_pushes:
-                more = self._pushes_max if self._pushes_max < self._pushes_fine else 1
-                self._pushes_max = min(self._pushes_max + more, self.member.config.max_inflight_pushes)
-            self._matched(pushed.last_index)
-
-    def _matched(self, index: int) -> None:
-        if index > self.match_index:
-            self.match_index = index
-            self.acks.follower_holds(self.peer_id, index)
 
     def _on_compared(self, pushed: Inflight, response: PushEntryResponse) -> None:
         search, asked = self.search, pushed.last_index
@@ -417,8 +410,9 @@ class EntryDispatcher:
         self._forget_inflight()
         self.write_index = match_index + 1
         self._is_behind = match_index < self.member.ledger_end_index  # until it has been sent everything
-        self.match_index = -1
-        self._matched(match_index)
+        self.match_index = match_index
+        if match_index >= 0:
+            self.acks.follower_holds(self.peer_id, match_index)
 
     def _enter_truncate(self, index: int) -> None:
         self._truncate_index = index

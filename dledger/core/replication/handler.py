@@ -63,6 +63,7 @@ class EntryHandler:
     @ivar queued_bytes: size of the pushes that arrived before their predecessors and wait for these.
     @ivar is_diverged: this member and its leader cannot agree: it refused L{DIVERGED_AFTER} pushes that ask
         for a change of its ledger, and took none since.
+    @ivar _is_in_step_here: whether an APPEND may follow on the channel of the current push.
     @ivar is_in_step: whether the ledger ends at that index, so that an APPEND may follow on the channel of
         the last successful COMPARE or TRUNCATE.
     """
@@ -77,6 +78,7 @@ class EntryHandler:
     _matched_term: int = -1
     _matched_channel: int = -1
     _channel: int = -1
+    _is_in_step_here: bool = False
     _queue: dict[int, QueuedPush] = attrs.Factory(dict)
     queued_bytes: int = 0
     _writing: tuple[int, PushEntryRequest] | None = None
@@ -97,6 +99,7 @@ class EntryHandler:
         @param channel: the connection that it came on.
         """
         self._channel = channel
+        self._is_in_step_here = self.is_in_step and channel == self._matched_channel
         if accepted is not ResponseCode.SUCCESS:
             self._refuse_sender(token, request, accepted)
             return
@@ -122,11 +125,6 @@ class EntryHandler:
                 self._on_compare(token, request, entries)
             else:
                 self._on_truncate(token, request, entries)
-
-    @property
-    def _is_in_step_here(self) -> bool:
-        """Whether an APPEND may follow on the channel of the current push."""
-        return self.is_in_step and self._channel == self._matched_channel
 
     def _refuse_sender(self, token: int, request: PushEntryRequest, code: ResponseCode) -> None:
         if code is ResponseCode.EXPIRED_TERM:
@@ -262,16 +260,13 @@ class EntryHandler:
         elif isinstance(entries, EntryChunk) and entries.last_index > request.commit_index:
             self._answer(token, request, ResponseCode.UNSUPPORTED)
         elif entries.first_index == next_index:
-            self._write(token, request, entries)
+            assert self._writing is None, "one write at a time"
+            self._writing = (token, request)
+            member.out.write(fx.WriteEntries(entries=entries))
         elif entries.first_index < next_index:
             self._answer_known(token, request, entries)
         else:
             self._enqueue(token, request, entries)
-
-    def _write(self, token: int, request: PushEntryRequest, entries: EntryBatch) -> None:
-        assert self._writing is None, "one write at a time"
-        self._writing = (token, request)
-        self.member.out.write(fx.WriteEntries(entries=entries))
 
     def on_written(self) -> None:
         """The entries of the current write are in the file."""
@@ -290,7 +285,9 @@ class EntryHandler:
         following = self._queue.pop(self.member.ledger_end_index + 1, None)
         if following is not None:
             self.queued_bytes -= following.entries.size
-            self._write(following.token, following.request, following.entries)
+            assert self._writing is None, "one write at a time"
+            self._writing = (following.token, following.request)
+            self.member.out.write(fx.WriteEntries(entries=following.entries))
 
     def on_write_refused(self, code: ResponseCode, reason: str) -> None:
         """The store refused the current write or truncation as a whole."""

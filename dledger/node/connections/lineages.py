@@ -62,6 +62,8 @@ class Lineages:
     """
     Invariant: C{_answering} has the runs of the processes that this member is connected to; C{_calling} those
     that have last greeted, in the name of each known member; C{_refuted} those that the address refuted.
+
+    @ivar suspects: members for which another process speaks than the one at their address, as far as known.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class Lineages:
         self._recheck: Callable[[str], None] = lambda member_id: None
         self._answering: dict[str, int] = {}
         self._calling: dict[str, int] = {}
+        self.suspects: set[str] = set()
         self._refuted: dict[str, int] = {}
 
     def connect(self, *, end_calls: Callable[[str, str], None], recheck: Callable[[str], None]) -> None:
@@ -116,10 +119,12 @@ class Lineages:
         reported = Lineage.decode(text)
         return reported is not None and self._refuted.get(member_id or "") == reported.run
 
-    def is_suspect(self, member_id: str) -> bool:
-        """Whether another process speaks for a member than the one at its address, as far as known."""
-        calling, answering = self._calling, self._answering
-        return member_id in calling and member_id in answering and calling[member_id] != answering[member_id]
+    def _look(self, member_id: str) -> None:
+        calling, answering = self._calling.get(member_id), self._answering.get(member_id)
+        if calling is None or answering is None or calling == answering:
+            self.suspects.discard(member_id)
+        else:
+            self.suspects.add(member_id)
 
     def heed(self, reporter_id: str, met_text: str, group_id: str) -> None:
         """
@@ -150,7 +155,8 @@ class Lineages:
         problem = self._problem(member_id, reported)
         if not problem:
             self._calling[member_id] = reported.run
-            if self.is_suspect(member_id):
+            self._look(member_id)
+            if member_id in self.suspects:
                 self._recheck(member_id)
         return problem
 
@@ -163,8 +169,11 @@ class Lineages:
         if problem:
             return problem
         self._answering[member_id] = reported.run
-        if self._calling.get(member_id, reported.run) != reported.run:
+        is_refuted = self._calling.get(member_id, reported.run) != reported.run
+        if is_refuted:
             self._refuted[member_id] = self._calling.pop(member_id)
+        self._look(member_id)
+        if is_refuted:
             self._end_calls(member_id, RIVAL)
         met = self._directory.others.met.get(member_id)
         if met is not None and met.incarnation != reported.incarnation:
@@ -176,6 +185,7 @@ class Lineages:
     def lost(self, member_id: str) -> None:
         """The connection to the member's address has ended."""
         self._answering.pop(member_id, None)
+        self._look(member_id)
         self._refuted.pop(member_id, None)
 
     def _problem(self, member_id: str, reported: Lineage) -> str:

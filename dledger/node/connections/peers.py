@@ -199,7 +199,7 @@ class Peers:
         does not, a new attempt to reach it begins soon. A member whose address is not known passes.
         """
         peer = self._peers.get(peer_id)
-        return peer is None or peer.is_present() or peer.hurry()
+        return peer is None or peer.vouches()
 
     def sweep(self, now_s: float) -> None:
         """Fail overdue requests, end silent connections, keep idle ones alive. Called regularly."""
@@ -228,6 +228,7 @@ class _Peer(Factory):
 
     log = Logger()
     noisy = False
+    read_ended = None
 
     def __init__(
         self,
@@ -264,21 +265,17 @@ class _Peer(Factory):
     def is_connected(self) -> bool:
         return self.connection is not None
 
-    def is_present(self) -> bool:
-        connection = self.connection
-        if connection is None or self._redial.unheard:
-            return False
-        now_s = self._turn.seconds()
-        return (
+    def vouches(self) -> bool:
+        """Whether it is present. If not, the next attempt to connect does not wait."""
+        connection, now_s = self.connection, self._turn.seconds()
+        if connection is not None and not self._redial.unheard and (
             now_s - self._heard_s < PRESENT_S
             or connection.peer_wire_version < 1  # Java members are asked once a minute only
             # (A member that stood still has not read the answers that came meanwhile.)
             or now_s - self._swept_s > STOOD_STILL_S
-        )
-
-    def hurry(self) -> bool:
-        """Do not wait with the next attempt to connect. @return: False."""
-        self._redial.hurry(self._turn.seconds())
+        ):
+            return True
+        self._redial.hurry(now_s)
         return False
 
     def start(self) -> None:
@@ -452,9 +449,6 @@ class _Peer(Factory):
             waiter = self._asked.pop(token, None)
             if waiter is not None:
                 waiter.errback(DLedgerError(ResponseCode.NETWORK_ERROR, reason=reason))
-
-    def read_ended(self, connection: ClientConnection[int]) -> None:
-        pass
 
     def wire_broken(self, connection: ClientConnection[int], error: WireError) -> None:
         self.wire_errors += 1

@@ -141,7 +141,8 @@ class AppendGate:
             if self._turn_bytes >= TURN_BYTES_MAX:
                 self._end_of_turn()
         if not self._is_end_asked:
-            self._ask_end()
+            self._is_end_asked = True
+            (self._at_end_of_turn if self._pending else self._at_end_of_read)(self._end_of_turn)
 
     def append_if(
         self, connection: ServerConnection, ticket: Ticket, bodies: tuple[bytes, ...], expected_end: int

@@ -169,6 +169,7 @@ class MachineSurroundings:
     @ivar read_index: fires with the committed index once it is proved that this member leads; fails with
         L{DLedgerError}.
     @ivar status: the core's facts.
+    @ivar term: of this member.
     @ivar group: what the log says of producers; None: not known.
     @ivar now_ms: the monotonic clock.
     @ivar others: the machines of other members.
@@ -181,6 +182,7 @@ class MachineSurroundings:
     append_order: Callable[[bytes], Deferred[AppendResult]]
     read_index: Callable[[], Deferred[int]]
     status: Callable[[], MemberStatus]
+    term: Callable[[], int]
     group: Callable[[], GroupFold | None]
     now_ms: Callable[[], int]
     others: OtherMachines
@@ -223,11 +225,6 @@ class MachineRequests:
     def reported(self) -> str:
         """The machine in METADATA; empty without one."""
         return "" if self.hosting is None else self.hosting.handler.reported()
-
-    def committed(self) -> None:
-        """See L{HostedMachine.committed}."""
-        if self.hosting is not None:
-            self.hosting.machine.committed()
 
     def sweep(self, now_s: float) -> None:
         """See L{MachineAnswers.sweep}."""

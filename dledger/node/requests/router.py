@@ -396,45 +396,38 @@ class RequestRouter:
                 self._counters.client_requests += number
             if not (connection.account.is_proven or self._is_settled(connection, requests)):
                 return
-            for_core = self._answered(connection, requests)
+            for_core: list[tuple[Ticket, Request]] = []
+            self_id, group, append_for = self._self_id, self._group, self._append_for
+            is_stopped, appends = self._inside.driver.is_stopped, self._appends
+            body_max = appends.body_bytes_max
+            for ticket, request in requests:
+                if request.remote_id != self_id or request.group != group or is_stopped:
+                    self._refuse_stranger(connection, ticket, request)
+                elif type(request) is AppendRequest:
+                    bodies = request.bodies
+                    if len(bodies) == 1 and len(bodies[0]) <= body_max or appends.may_append(bodies):
+                        append_for(connection, ticket, bodies)
+                    else:
+                        appends.refuse(connection, ticket, request, bodies)
+                elif type(request) in self._of_clients:
+                    self._of_clients[type(request)](connection, ticket, request)
+                elif type(request) in self._of_members:
+                    if not (
+                        self._speakers.admit(connection, request)
+                        and self._of_members[type(request)](connection, ticket, request)
+                    ):
+                        return  # the connection was refused, and with it the rest of its requests
+                elif (refusal := self._speakers.refusal_for_core(connection, request)) is None:
+                    for_core.append((ticket, request))
+                elif refusal is ENDED:
+                    return
+                else:
+                    self._refuse(connection, ticket, request, refusal)
             if for_core:
                 self.questions.ask(connection, for_core)
         except Exception as error:
             # Otherwise Twisted would only drop the connection.
             self._inside.reporter.broken(error)
-
-    def _answered(
-        self, connection: ServerConnection, requests: list[tuple[Ticket, Request]]
-    ) -> list[tuple[Ticket, Request]]:
-        """Answer requests, or refuse them. @return: those for the core; none if the connection ends."""
-        for_core: list[tuple[Ticket, Request]] = []
-        self_id, group, append_for = self._self_id, self._group, self._append_for
-        is_stopped, appends = self._inside.driver.is_stopped, self._appends
-        body_max = appends.body_bytes_max
-        for ticket, request in requests:
-            if request.remote_id != self_id or request.group != group or is_stopped:
-                self._refuse_stranger(connection, ticket, request)
-            elif type(request) is AppendRequest:
-                bodies = request.bodies
-                if len(bodies) == 1 and len(bodies[0]) <= body_max or appends.may_append(bodies):
-                    append_for(connection, ticket, bodies)
-                else:
-                    appends.refuse(connection, ticket, request, bodies)
-            elif type(request) in self._of_clients:
-                self._of_clients[type(request)](connection, ticket, request)
-            elif type(request) in self._of_members:
-                if not (
-                    self._speakers.admit(connection, request)
-                    and self._of_members[type(request)](connection, ticket, request)
-                ):
-                    return []  # the connection was refused, and with it the rest of its requests
-            elif (refusal := self._speakers.refusal_for_core(connection, request)) is None:
-                for_core.append((ticket, request))
-            elif refusal is ENDED:
-                return []
-            else:
-                self._refuse(connection, ticket, request, refusal)
-        return for_core
 
     def _is_settled(
         self, connection: ServerConnection, requests: list[tuple[Ticket, Request]]

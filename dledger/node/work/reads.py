@@ -104,10 +104,11 @@ class _Waiter:
 
 class Reads:
     """
-    Invariant: a read is in exactly one of C{_asked}, C{_waiters} and C{parked}, or it was answered;
+    Invariant: a read is in exactly one of C{_asked}, C{waiting} and C{parked}, or it was answered;
     C{_tokens} are those of C{_asked} that the core has not been given yet. C{waits_of} counts the
-    C{_waiters} of each connection.
+    C{waiting} of each connection.
 
+    @ivar waiting: PULLs and local callers that wait for entries.
     @ivar parked: reads that wait for room in the budget, by connection.
     @ivar request_reads: asks the core to prove that it leads.
     """
@@ -138,7 +139,7 @@ class Reads:
         self._counters = counters
         self._tokens: list[int] = []
         self._asked: dict[int, _Asked | _LocalRead] = {}
-        self._waiters: list[_Waiter] = []
+        self.waiting: list[_Waiter] = []
         self.parked: dict[ServerConnection, deque[tuple[Ticket, Reading, int]]] = {}
         self.waits_of: dict[ServerConnection, int] = {}
         self._reads_left = READS_PER_TURN
@@ -149,7 +150,7 @@ class Reads:
 
     def slowest_index(self) -> int:
         """Lowest index that a waiting reader will read next; far above all entries without one."""
-        wanted = [waiter.index for waiter in self._waiters]
+        wanted = [waiter.index for waiter in self.waiting]
         wanted += [
             parked.begin_index or 0 for queue in self.parked.values() for _, parked, _ in queue
             if not isinstance(parked, SequenceRequest)
@@ -159,7 +160,7 @@ class Reads:
     @property
     def waiters(self) -> int:
         """Number of PULLs and local callers that wait for entries."""
-        return len(self._waiters)
+        return len(self.waiting)
 
     # -- questions ---------------------------------------------------------------------------
 
@@ -212,11 +213,11 @@ class Reads:
         waiter: Deferred[int] = Deferred(lambda _: None)
         if self._is_stopped or self._committed_index() >= index:
             waiter.callback(self._committed_index())
-        elif len(self._waiters) >= PULL_WAITERS_MAX:
-            waiter.errback(DLedgerError(ResponseCode.LEADER_PENDING_FULL, waiters=len(self._waiters)))
+        elif len(self.waiting) >= PULL_WAITERS_MAX:
+            waiter.errback(DLedgerError(ResponseCode.LEADER_PENDING_FULL, waiters=len(self.waiting)))
         else:
             deadline_s = self._seconds() + time_out_ms / 1000
-            self._waiters.append(_Waiter(index=index, deadline_s=deadline_s, local=waiter))
+            self.waiting.append(_Waiter(index=index, deadline_s=deadline_s, local=waiter))
         return waiter
 
     def _ask_core(self, asked: _Asked | _LocalRead) -> None:
@@ -239,8 +240,8 @@ class Reads:
     def _wait(self, asked: _Asked) -> None:
         connection, ticket, request = asked
         assert isinstance(request, PullRequest)
-        if len(self._waiters) >= PULL_WAITERS_MAX:
-            error = DLedgerError(ResponseCode.LEADER_PENDING_FULL, waiters=len(self._waiters))
+        if len(self.waiting) >= PULL_WAITERS_MAX:
+            error = DLedgerError(ResponseCode.LEADER_PENDING_FULL, waiters=len(self.waiting))
             self._refuse(connection, ticket, request, error)
             return
         waits = self.waits_of.get(connection, 0)
@@ -250,7 +251,7 @@ class Reads:
             return
         self.waits_of[connection] = waits + 1
         deadline_s = self._seconds() + min(request.wait_ms, PULL_WAIT_MS_MAX) / 1000
-        self._waiters.append(_Waiter(index=request.begin_index, deadline_s=deadline_s, asked=asked))
+        self.waiting.append(_Waiter(index=request.begin_index, deadline_s=deadline_s, asked=asked))
 
     # -- events -------------------------------------------------------------------------------
 
@@ -295,8 +296,8 @@ class Reads:
             waiter.callback(body)
 
     def committed(self) -> None:
-        """C{committed_index} rose: wake its waiters when the turn ends."""
-        if self._waiters and not self._is_wake_asked:
+        """C{committed_index} rose, and some wait: wake them when the turn ends."""
+        if not self._is_wake_asked:
             self._is_wake_asked = True
             self._at_end_of_turn(self._wake)
 
@@ -309,14 +310,14 @@ class Reads:
         """End waits whose time is over, without entries; serve parked reads. Called regularly."""
         if self.parked:  # the budget may have been exhausted by other connections
             self._serve_parked(list(self.parked))
-        if self._waiters:
+        if self.waiting:
             self._end_waits(lambda waiter: waiter.deadline_s <= now_s)
 
     def _end_waits(self, is_over: Callable[[_Waiter], bool]) -> None:
-        over = [waiter for waiter in self._waiters if is_over(waiter)]
+        over = [waiter for waiter in self.waiting if is_over(waiter)]
         if not over:
             return
-        self._waiters = [waiter for waiter in self._waiters if not is_over(waiter)]
+        self.waiting = [waiter for waiter in self.waiting if not is_over(waiter)]
         committed_index = self._committed_index()
         for waiter in over:
             if waiter.asked is not None:
@@ -336,9 +337,9 @@ class Reads:
         """The connection is lost: forget its parked and waiting reads."""
         self.parked.pop(connection, None)
         if self.waits_of.pop(connection, 0):
-            self._waiters = [
+            self.waiting = [
                 waiter
-                for waiter in self._waiters
+                for waiter in self.waiting
                 if waiter.asked is None or waiter.asked.connection is not connection
             ]
 

@@ -17,6 +17,7 @@ Source: DLedgerMmapFileStore.java (0.3.1.2); differs: docs/divergence.md W5, W13
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Self
 
 from dledger.base.disk.disk import Disk, File
@@ -188,10 +189,10 @@ class FileStore:
         """Damaged entries between sound ones, in order."""
         return self._ledger.holes.holes
 
-    @property
-    def holes_end_index(self) -> int:
-        """Last index of the last hole; -1 without any."""
-        return self._ledger.holes.end_index
+    #: Last index of the last hole; -1 without any. (This and the next are asked in each step.)
+    holes_end_index: int = property(attrgetter("_ledger.holes.end_index"))  # type: ignore[assignment]
+    #: The members by the last configuration entry; None without any.
+    membership: Membership | None = property(attrgetter("_members.current"))  # type: ignore[assignment]
 
     @property
     def is_end_proven(self) -> bool:
@@ -246,10 +247,6 @@ class FileStore:
     def read_chunk(self, chunk: ChunkSum) -> EntryChunk | None:
         """See L{ChunkSums.read}."""
         return self._sums.read(chunk)
-
-    @property
-    def membership(self) -> Membership | None:
-        return self._members.current
 
     @property
     def memberships(self) -> tuple[Membership, ...]:
@@ -317,11 +314,11 @@ class FileStore:
         assert bodies and term >= ledger.end_term, (len(bodies), term, ledger.end_term)
         if self._room.expiry.why_full:
             self._room.check(len(bodies), len(bodies[0]), term)
-        first = ledger.end_index + 1
+        first, stamp = ledger.end_index + 1, ledger.stamps.begin()
         layout = pack_bodies(
             bodies, first_index=first, term=term, end_position=ledger.end_position,
             previous_chain_crc=ledger.chain_crc, file_size=self._data.file_size, channels=channels,
-            stamp=ledger.stamps.begin(),
+            stamp=stamp,
         )
         self._write(first, term, layout)
         whole = EntryBatch(first_index=first, count=len(bodies), term=term, records=layout.records)
@@ -329,7 +326,8 @@ class FileStore:
             self._reads.batches.add(whole)
         else:
             self._reads.batches.add_written(whole, [ENTRY_HEADER_SIZE + len(body) for body in bodies])
-        ledger.stamps.written()
+        if stamp is not None:
+            ledger.stamps.written()
         return tuple(layout.positions)
 
     def append_entries(self, entries: EntryBatch) -> None:
@@ -389,7 +387,10 @@ class FileStore:
         ledger.end_position = layout.end_position
         ledger.chain_crc = layout.chain_crc
         ledger.is_end_proven = True
-        self._reads.written(layout, first, term_before)
+        if layout.sums is None:
+            self._reads.recent.extend(layout.positions, layout.terms, term_before)
+        else:  # a chunk; its index units are read when somebody asks
+            self._reads.recent.reset(first + layout.entries)
         self._sums.written(first, count, term, layout, is_listed=bool(listed))
         self._state.written(first, marked)
         if listed:
@@ -420,7 +421,11 @@ class FileStore:
         assert committed_index <= ledger.end_index, (committed_index, ledger.end_index)
         if committed_index > ledger.committed_index:
             ledger.committed_index = committed_index
-            self._state.commit(committed_index)
+            fold = self._state.fold
+            if fold is not None:
+                fold.commit(committed_index)
+            else:
+                self._state.commit_anew(committed_index)
 
     def end_repair(self) -> None:
         """Clear the repairing mark, durably, with all that was brought back."""

@@ -102,7 +102,7 @@ class StateKeeper:
             self._lack(f"the log begins with the entry {ledger.begin_index}, and there is no state of the "
                        "group before it")
             self._anew = self._found_anew()
-            self.commit(ledger.committed_index)
+            self.commit_anew(ledger.committed_index)
         else:
             self._fold_on(state)
 
@@ -293,11 +293,9 @@ class StateKeeper:
             self._last_program -= 1
         return self._last_program
 
-    def commit(self, committed_index: int) -> None:
-        """The entries up to here are committed."""
-        if self.fold is not None:
-            self.fold.commit(committed_index)
-        elif 0 <= self._anew <= committed_index:
+    def commit_anew(self, committed_index: int) -> None:
+        """The entries up to here are committed, and there is no fold: one of them may begin it anew."""
+        if 0 <= self._anew <= committed_index:
             index, self._anew = self._anew, -1
             self._fold_anew(index)
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 
-from dledger.storage.files.records import DamagedRecord, Layout, Walk, walk_records
+from dledger.storage.files.records import DamagedRecord, Walk, walk_records
 from dledger.storage.start.open_ledger import MarkWriter, OpenLedger
 from dledger.storage.start.scanner import Scanner
 from dledger.storage.store.hole_finder import HoleFinder
@@ -188,7 +188,7 @@ _PRELOAD = 4096
 class StoreReads:
     """
     Invariant: the remembered entries are entries of the ledger; its owner reports every change of the ledger
-    to L{written}, L{cut} or L{begin_anew}.
+    to L{recent} and L{batches}, or to L{cut} or L{begin_anew}.
 
     Implements L{dledger.core.state.ports.LedgerView}.
 
@@ -236,17 +236,6 @@ class StoreReads:
         self.recent.extend(positions, terms)
 
     # -- what changes ----------------------------------------------------------------------------
-
-    def written(self, layout: Layout, first_index: int, term_before: int) -> None:
-        """
-        Entries were written after the last one; then C{batches} get them, or forget all.
-
-        @param term_before: of the entry before C{first_index}; -1 if there is none.
-        """
-        if layout.sums is not None:  # a chunk; its index units are read when somebody asks
-            self.recent.reset(first_index + layout.entries)
-            return
-        self.recent.extend(layout.positions, layout.terms, term_before)
 
     def cut(self, next_index: int) -> None:
         """C{next_index} and the entries after it are gone."""

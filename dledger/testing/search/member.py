@@ -432,8 +432,8 @@ def settle(member: SearchedMember) -> dict[int, tuple[str, int]]:
         beats._outstanding.clear()
         beats._answered.clear()
     core.appends._waiting._forget_stale()
-    if core.changes._pending is not None:
-        core.changes._pending.deadline_ms = _FUTURE_MS
+    if core.changes.pending is not None:
+        core.changes.pending.deadline_ms = _FUTURE_MS
     core.leading.next_term_start_ms = NOW_MS + 1
     return numbers
 
