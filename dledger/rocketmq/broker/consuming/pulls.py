@@ -188,7 +188,7 @@ class PullCommands(CommandGroup):
         topic, queue_id = pull.key
         if self.commits.is_former(*reader):
             queue = self._store.queues.get(topic, queue_id)
-            if pull.offset > (0 if queue is None else self._store.queues.begin_of(topic, queue)):
+            if pull.offset > (0 if queue is None else self._store.deleted.begin_of(topic, queue)):
                 return True  # (None: the next topic has no message yet)
         self.commits.reads(*reader)
         return False
