@@ -96,6 +96,7 @@ from dledger.rocketmq.broker.surroundings import BrokerSurroundings, Replication
 from dledger.rocketmq.broker.upkeep import MetadataSaver
 from dledger.rocketmq.metadata.files import Metadata
 from dledger.rocketmq.metadata.tables import TopicConfig
+from dledger.rocketmq.metadata.tables_mark import FollowedLog
 from dledger.rocketmq.replication.put_status import PutStatus
 from dledger.rocketmq.store.deleted_topics import deletion_note
 from dledger.rocketmq.store.log_reads import LogReads
@@ -158,7 +159,7 @@ class BrokerParts(BrokerEvents):
             config, around, failed=self._store_failed, events=self,
             is_awaited=lambda: bool(self.pulls.held.by_key or self.pops.polls.by_key),
         )
-        self.metadata = self._metadata()
+        self.metadata = self._metadata(kind.followed(self.store))
         self.inside = BrokerInside(
             config=config, store=self.store, metadata=self.metadata, clock=clock, wall_ms=self.wall_ms,
             own=self.own,
@@ -190,11 +191,11 @@ class BrokerParts(BrokerEvents):
 
     # -- parts -----------------------------------------------------------------------------------
 
-    def _metadata(self) -> Metadata:
+    def _metadata(self, followed: FollowedLog | None) -> Metadata:
         config, now_ms = self.config, self.wall_ms()
         metadata = Metadata(
             self._around.disk, config.store.config_path, now_ms=now_ms, place_of=self.store.deleted.place_of,
-            flush_log=lambda: self.store.log.flush().addCallback(lambda _: None),
+            flush_log=lambda: self.store.log.flush().addCallback(lambda _: None), followed=followed,
         )
         try:
             metadata.load()

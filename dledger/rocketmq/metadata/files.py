@@ -26,6 +26,7 @@ from dledger.rocketmq.metadata.tables_mark import (
     LOGGED_FILES,
     NO_FILE,
     TABLES_MARK_NAME,
+    FollowedLog,
     LogPlace,
     Sums,
     encode_tables_mark,
@@ -46,7 +47,7 @@ class Metadata:
 
     def __init__(
         self, disk: Disk, directory: str, *, now_ms: int, place_of: Callable[[str], int] = never_deleted,
-        flush_log: Callable[[], Deferred[None]] = lambda: succeed(None),
+        flush_log: Callable[[], Deferred[None]] = lambda: succeed(None), followed: FollowedLog | None = None,
     ) -> None:
         """
         Nothing is read: see L{load}.
@@ -55,6 +56,7 @@ class Metadata:
         @param now_ms: for data versions, ms since 1970.
         @param place_of: see L{ConsumerOffsets}.
         @param flush_log: brings the messages of this moment to stable storage; called before each write.
+        @param followed: a raft log: it is noted beside the files up to which place they hold it; None: none.
         """
         self._disk = disk
         self._directory = directory
@@ -68,8 +70,8 @@ class Metadata:
         self.order_info = OrderInfos()
         self.restored: list[str] = []
         self._flush_log = flush_log
-        self._applied: Callable[[], LogPlace] | None = None
-        self._held = LogPlace(0, 0)
+        self._applied = None if followed is None else followed.applied
+        self._held = LogPlace(0, 0) if followed is None else followed.held
         self._sums = dict.fromkeys(LOGGED_FILES, NO_FILE)
 
     @property
@@ -79,17 +81,6 @@ class Metadata:
             self.topics, self.groups, self.consumer_offsets, self.delay_offsets, self.request_modes,
             self.changed_options, self.order_info,
         )
-
-    def follow_log(self, applied: Callable[[], LogPlace], held: LogPlace) -> None:
-        """
-        The metadata are those of a raft log: note beside the files up to which place they hold it. L{load}
-        comes first.
-
-        @param applied: the place up to which the tables have the metadata now.
-        @param held: that of the files.
-        """
-        self._applied = applied
-        self._held = held
 
     def load(self) -> None:
         """
