@@ -368,8 +368,8 @@ class PlainSends:
     def read(self, connection: BrokerConnection, request: SendMessageRequest) -> PlainMessage | None:
         """The message of a plain request; None: it is not plain."""
         shape, _, _, queue_id, born_timestamp, properties, body = request
-        plan = shape.note
-        if type(plan) is not _Plan or plan.version is not self._topics.version:
+        plan: _Plan | None = shape.note
+        if plan is None or plan.version is not self._topics.version:
             plan = shape.note = self._plan(shape, connection)
         form = plan.form
         if form is None or queue_id >= plan.queues or len(body) > self._sure_max and (
@@ -457,18 +457,23 @@ class Sends:
         """See L{SendSink.sends_received}."""
         messages, read_plain, plain = self._messages, self._plain.read, list[PlainSend]()
         read = _Read(connection, plain, [])
-        first, body_bytes = len(messages), 0
+        first = at = len(messages)
+        body_bytes = 0
         try:
             for request in requests:
-                if isinstance(request, RemotingCommand):
-                    self._read_long(request, read, messages)
-                    continue
+                match request:  # (unlike isinstance, without a call)
+                    case RemotingCommand():
+                        self._read_long(request, read, messages)
+                        at = len(messages)
+                        continue
                 message = read_plain(connection, request)
                 if message is None:
                     self._read_long(decode_command(request.frame), read, messages)
+                    at = len(messages)
                     continue
-                plain.append((request.opaque, message.queue_id, len(messages)))
+                plain.append((request.opaque, message.queue_id, at))
                 messages.append(message)
+                at += 1
                 body_bytes += len(message.body)
         except Exception:
             del messages[first:]
