@@ -19,7 +19,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from struct import Struct
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import attrs
 
@@ -62,7 +62,7 @@ class SendShape:
         self.around = around
         self.layouts: dict[bytes, Struct] = {}
         self.command = command
-        self.note: Any = None
+        self.note: object = None
 
 
 class SendMessageRequest(NamedTuple):

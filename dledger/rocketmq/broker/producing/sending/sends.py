@@ -368,8 +368,8 @@ class PlainSends:
     def read(self, connection: BrokerConnection, request: SendMessageRequest) -> PlainMessage | None:
         """The message of a plain request; None: it is not plain."""
         shape, _, _, queue_id, born_timestamp, properties, body = request
-        plan: _Plan | None = shape.note
-        if plan is None or plan.version is not self._topics.version:
+        plan = shape.note
+        if type(plan) is not _Plan or plan.version is not self._topics.version:
             plan = shape.note = self._plan(shape, connection)
         form = plan.form
         if form is None or queue_id >= plan.queues or len(body) > self._sure_max and (
