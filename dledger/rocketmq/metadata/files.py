@@ -139,32 +139,32 @@ class Metadata:
             for table in dirty:
                 table.is_dirty = False
             await self._flush_log()
-            await run_in_thread(lambda: self._write(contents, place))
+            sums = {
+                name: crc32(contents[name]) if name in contents else known
+                for name, known in self._sums.items()
+            }
+            await run_in_thread(lambda: self._write(contents, sums, place))
         except (OSError, StoreError, DLedgerError) as error:
             for table in dirty:
                 table.is_dirty = True
             raise StoreError(f"{self._directory} cannot be written: {error}") from error
         written = {f"{self._directory}/{name}" for name in contents}
         self.restored = [path for path in self.restored if path not in written]
-        self._sums = self._sums_with(contents)
+        self._sums = sums
         if place is not None:
             self._held = place
 
-    def _sums_with(self, contents: Mapping[str, bytes]) -> dict[str, int]:
-        """Of the logged files, some of which get these contents."""
-        return {
-            name: crc32(contents[name]) if name in contents else known for name, known in self._sums.items()
-        }
-
-    def _write(self, contents: Mapping[str, bytes], place: LogPlace | None) -> None:
+    def _write(
+        self, contents: Mapping[str, bytes], after: Mapping[str, int], place: LogPlace | None
+    ) -> None:
         """
         Replace files. Runs in a thread, one call at a time.
 
         @param contents: by names of files.
+        @param after: checksums of the logged files with these contents.
         @param place: up to which they hold the log; None: it is a plain one.
         """
         disk, directory, before = self._disk, self._directory, self._sums
-        after = self._sums_with(contents)
         disk.makedirs(directory)
         if contents and place is not None:
             self._mark(self._held, {name: (before[name], after[name]) for name in after})
