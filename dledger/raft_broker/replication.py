@@ -175,7 +175,6 @@ class RaftReplication(Replication):
     ) -> None:
         inside, around = needs.inside, needs.around
         config, metadata = inside.config, inside.metadata
-        metadata.follow_log(store.applied, store.held)
         self._store = store
         self._log: RaftLog = store.log
         self._node = node

@@ -33,6 +33,7 @@ from dledger.raft_broker.store import RaftStore
 from dledger.rocketmq.broker.options.config import BrokerConfig
 from dledger.rocketmq.broker.service import BrokerPorts, BrokerProcess, BrokerService
 from dledger.rocketmq.broker.surroundings import BrokerSurroundings, ReplicationNeeds
+from dledger.rocketmq.metadata.tables_mark import FollowedLog
 from dledger.rocketmq.store.records.events import BrokerEvents
 from dledger.rocketmq.store.records.store_config import EXPIRY_OPTIONS
 from dledger.rocketmq.store.store import MessageStore
@@ -92,6 +93,10 @@ class RaftLogKind:
             failed=failed, events=events, is_awaited=is_awaited,
         )
         return self._store
+
+    def followed(self, store: MessageStore) -> FollowedLog:
+        assert isinstance(store, RaftStore), "the store of another kind"
+        return FollowedLog(store.applied, store.held)
 
     def replicate(self, store: MessageStore, needs: ReplicationNeeds) -> RaftReplication:
         node = self.member.node

@@ -289,9 +289,12 @@ class BrokerConnection(CommandConnection):
         sends, plain, long = self._sends.next(count)
         if long:
             self._owe(long)
+        shorts = count - len(long) if long else count
+        size = shorts * REQUEST_OVERHEAD
         for send in plain:
-            self.unanswered += 1
-            self.unanswered_bytes += len(send.body) + REQUEST_OVERHEAD
+            size += len(send.body)
+        self.unanswered += shorts
+        self.unanswered_bytes += size
         self._sends.sink.sends_received(self, sends)
 
     def _rest_received(self) -> None:

@@ -131,8 +131,9 @@ class BrowserTests(SynchronousTestCase):
             self.asked.clock.advance(DELAY_S)
         self.patch(browsing, "BYTES_MAX", 1000)
         reads: list[int] = []
-        read = browsing.record_at
-        self.patch(browsing, "record_at", lambda store, offset: reads.append(offset) or read(store, offset))
+        sound = self.asked.store.sound
+        read = sound.at
+        self.patch(sound, "at", lambda offset: reads.append(offset) or read(offset))
         waits: list[int] = []
         wait = browsing.deferLater
         self.patch(browsing, "deferLater", lambda clock, s: waits.append(len(reads)) or wait(clock, s))

@@ -342,7 +342,7 @@ class HalfTests(TransactionCase):
         half = self.half(key="old")
         self.wait(10.5)
         before = self.of(HALF_TOPIC)[-1]
-        self.patch(self.broker.store.queues, "begins_at", lambda topic: before.physical_offset)
+        self.patch(self.broker.store.deleted, "place_of", lambda topic: before.physical_offset)
         self.assertEqual(first_place(self.broker.store, before), half.physical_offset)
         self.assertEqual(self.end(before, COMMIT, fromTransactionCheck="true").code, Code.TOPIC_NOT_EXIST)
         self.assertEqual(self.wait(20), [])

@@ -372,7 +372,7 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
               "half.physical_offset)\n            if topic is None:"),
     ), _AGAIN_TESTS),
     ("deleted-topic-lost", "what waits for a topic makes it again after its deletion", (
-        Patch(LOST, "        if offset < self._store.queues.begins_at(topic):\n", "        if False:\n"),
+        Patch(LOST, "        if offset < self._store.deleted.place_of(topic):\n", "        if False:\n"),
     ), _AGAIN_TESTS),
     ("recall-forgotten", "a recall is forgotten at its time, and a restart delivers the message", (
         Patch(TIMERS, "last = self._read_at - 1", "pass"),
@@ -383,7 +383,7 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
     ), _AGAIN_TESTS),
     ("pop-under-way-outlives-topic", "a check point under way moves the offset in the next topic", (
         Patch(REVIVE, "            if self._metadata.topics.get(topic) is None or at < "
-              "self._store.queues.begins_at(topic):", "            if False:"),
+              "self._store.deleted.place_of(topic):", "            if False:"),
     ), _AGAIN_TESTS),
     ("silent-connection-kept", "a connection that answers nothing is kept", (
         Patch("dledger.rocketmq.broker.command_client",

@@ -132,8 +132,8 @@ PAIR_MUTANTS: tuple[Row, ...] = (
         Patch(f"{BROKER}.consuming.consumers", "        group.left(gone)\n", ""),
     ), {}, _NOTHING),
     ("pair-slave-commits-pulls", "a slave commits the offset that a pull brings", (
-        Patch(f"{BROKER}.consuming.pulls", "and commit >= 0 and not self._config.is_slave\n",
-              "and commit >= 0\n"),
+        Patch(f"{BROKER}.consuming.pulls", "commit >= 0 and not self._config.is_slave\n",
+              "commit >= 0\n"),
     ), {}, _NOTHING),
     ("pair-numbers-go-on", "a topic that is made again goes on with the numbers of the deleted one", (
         Patch("dledger.rocketmq.store.store",

@@ -232,17 +232,17 @@ class LifeTests(RaftCase):
         self.ask(send_of(b"old"))
         store, end = self.raft.member.store, self.raft.member.store.end_position
         self.ask(RemotingCommand(code=215, opaque=1, ext_fields={"topic": "T1"}))
-        place = self.broker.deleted.place_of("T1")
+        place = self.broker.store.deleted.place_of("T1")
         self.assertTrue(end <= place < store.end_position, (end, place))
         self.assertIsNone(self.broker.metadata.topics.get("T1"))
-        self.broker.deleted.forget()
-        self.assertEqual(self.broker.deleted.place_of("T1"), place)
+        self.broker.store.deleted.forget()
+        self.assertEqual(self.broker.store.deleted.place_of("T1"), place)
         held: Deferred[PutStatus] = Deferred()
         self.patch(self.broker.pipeline, "put", lambda messages: Put(Placed([], [], 0, 0), held, False))
         self.broker.note_deletion("T2")
-        self.assertEqual(self.broker.deleted.place_of("T2"), store.end_position)
+        self.assertEqual(self.broker.store.deleted.place_of("T2"), store.end_position)
         held.callback(PutStatus.UNKNOWN_ERROR)
-        self.assertEqual([self.broker.deleted.place_of(topic) for topic in ("T1", "T2")], [place, 0])
+        self.assertEqual([self.broker.store.deleted.place_of(topic) for topic in ("T1", "T2")], [place, 0])
         self.stop()
 
     def test_a_broker_needs_its_member(self) -> None:

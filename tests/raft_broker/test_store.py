@@ -19,6 +19,7 @@ from dledger.raft_broker.store import RaftStore
 from dledger.rocketmq.metadata.files import Metadata
 from dledger.rocketmq.metadata.tables_mark import (
     TABLES_MARK_NAME,
+    FollowedLog,
     LogPlace,
     decode_tables_mark,
     encode_tables_mark,
@@ -95,8 +96,10 @@ class StoreTests(SynchronousTestCase):
             run_in_thread=inline, failed=self.failures.append, events=BrokerEvents(),
         )
         self.addCleanup(store.abandon)
-        self.metadata = Metadata(self.ledger.disk, store.config.config_path, now_ms=1)
-        self.metadata.follow_log(store.applied, store.held)
+        self.metadata = Metadata(
+            self.ledger.disk, store.config.config_path, now_ms=1,
+            followed=FollowedLog(store.applied, store.held),
+        )
         started = store.start()
         self.clock.pump([0.01] * 20)
         self.successResultOf(started)

@@ -50,7 +50,7 @@ def _has_message(store: MessageStore, topic: str, queue_id: int, since_ms: int) 
     if since_ms > 0:
         return offset_at(store, topic, queue_id, since_ms) < queue.next_index
     try:
-        return store.queues.begin_of(topic, queue) < queue.next_index
+        return store.deleted.begin_of(topic, queue) < queue.next_index
     except OSError as error:
         raise StoreError(f"reading {topic}, queue {queue_id}: {error}") from error
 
@@ -117,7 +117,7 @@ class LostTopics:
         @return: None: the message is over: its topic was deleted.
         @raise OSError: reading failed.
         """
-        if offset < self._store.queues.begins_at(topic):
+        if offset < self._store.deleted.place_of(topic):
             return None
         known = self._topics.get(topic)
         if known is None:

@@ -96,8 +96,9 @@ from dledger.rocketmq.broker.surroundings import BrokerSurroundings, Replication
 from dledger.rocketmq.broker.upkeep import MetadataSaver
 from dledger.rocketmq.metadata.files import Metadata
 from dledger.rocketmq.metadata.tables import TopicConfig
+from dledger.rocketmq.metadata.tables_mark import FollowedLog
 from dledger.rocketmq.replication.put_status import PutStatus
-from dledger.rocketmq.store.deleted_topics import DeletedTopics, deletion_note
+from dledger.rocketmq.store.deleted_topics import deletion_note
 from dledger.rocketmq.store.log_reads import LogReads
 from dledger.rocketmq.store.queues.consume_queues import open_queues_max
 from dledger.rocketmq.store.records.events import Arrived, BrokerEvents
@@ -158,8 +159,7 @@ class BrokerParts(BrokerEvents):
             config, around, failed=self._store_failed, events=self,
             is_awaited=lambda: bool(self.pulls.held.by_key or self.pops.polls.by_key),
         )
-        self.deleted = DeletedTopics(self.store)
-        self.metadata = self._metadata()
+        self.metadata = self._metadata(kind.followed(self.store))
         self.inside = BrokerInside(
             config=config, store=self.store, metadata=self.metadata, clock=clock, wall_ms=self.wall_ms,
             own=self.own,
@@ -168,7 +168,7 @@ class BrokerParts(BrokerEvents):
         self.saver = MetadataSaver(self.metadata, around.run_in_thread)
         self.replication = kind.replicate(self.store, ReplicationNeeds(
             inside=self.inside, around=around, client=self.client, events=self, turn=self.turn,
-            kept_topics=self.deleted.kept,
+            kept_topics=self.store.deleted.kept,
         ))
         self.pipeline = PutPipeline(
             traced(self.replication.writer, around.trace), wall_ms=self.wall_ms, seconds=clock.seconds,
@@ -191,11 +191,11 @@ class BrokerParts(BrokerEvents):
 
     # -- parts -----------------------------------------------------------------------------------
 
-    def _metadata(self) -> Metadata:
+    def _metadata(self, followed: FollowedLog | None) -> Metadata:
         config, now_ms = self.config, self.wall_ms()
         metadata = Metadata(
-            self._around.disk, config.store.config_path, now_ms=now_ms, place_of=self.deleted.place_of,
-            flush_log=lambda: self.store.log.flush().addCallback(lambda _: None),
+            self._around.disk, config.store.config_path, now_ms=now_ms, place_of=self.store.deleted.place_of,
+            flush_log=lambda: self.store.log.flush().addCallback(lambda _: None), followed=followed,
         )
         try:
             metadata.load()
@@ -222,7 +222,7 @@ class BrokerParts(BrokerEvents):
         self.native = NativeCommands(inside, pipeline, rules, self.reads)
         self.send_back = SendBack(inside, pipeline, rules, rng=self._around.rng, is_over=self._is_over)
         self.schedule = ScheduleMessageService(
-            inside, pipeline, topic_of=self.lost_topics.found, is_over=self.deleted.is_over
+            inside, pipeline, topic_of=self.lost_topics.found, is_over=self.store.deleted.is_over
         )
 
     def _make_consuming(self) -> None:
@@ -237,7 +237,7 @@ class BrokerParts(BrokerEvents):
         visible = all_visible if gate is None else gate.visible
         commits = CommitJudge(inside)
         reading = PullReading(
-            inside, self.consumer_table, commits, visible=visible, retries_of=self.deleted.retries_of
+            inside, self.consumer_table, commits, visible=visible, retries_of=self.store.deleted.retries_of
         )
         self.pulls = PullCommands(inside, reading, trace=self._around.trace, slow_bytes=slow_bytes)
         self.key_queries = KeyQueries(inside, visible=visible)
@@ -327,7 +327,7 @@ class BrokerParts(BrokerEvents):
 
     def cut(self, end_offset: int) -> None:
         self.replication.cut(end_offset)
-        self.deleted.forget()
+        self.store.deleted.forget()
         self.offset_bounds.cut()
 
     def arrived(self, arrived: Arrived) -> None:
@@ -380,7 +380,7 @@ class BrokerParts(BrokerEvents):
 
     def role_changed(self) -> None:
         self._stop_delivering()
-        self.deleted.forget()
+        self.store.deleted.forget()
         if not self.config.is_slave:
             add_system_topics(self.metadata, self.config, self.wall_ms())
             self.lost_topics.restore()
@@ -449,13 +449,13 @@ class BrokerParts(BrokerEvents):
         end = self.store.written_end
         put = pipeline.put(pipeline.checked([deletion_note(topic, self.own.host, now_ms)]))
         # At once: a delayed message must not make the topic again before the note is committed.
-        self.deleted.note(topic, end)
+        self.store.deleted.note(topic, end)
 
         def ended(status: PutStatus) -> PutStatus:
             if status.is_stored:
-                self.deleted.note(topic, put.placed.offsets[0])
+                self.store.deleted.note(topic, put.placed.offsets[0])
             else:
-                self.deleted.forget()
+                self.store.deleted.forget()
             return status
 
         put.done.addCallback(ended)
@@ -463,7 +463,7 @@ class BrokerParts(BrokerEvents):
 
     def _is_over(self, message: Message) -> bool:
         """Whether a stored message is of a topic that was deleted since. @raise OSError: reading failed."""
-        deleted = self.deleted
+        deleted = self.store.deleted
         return message.physical_offset < deleted.place_of(message.topic) or deleted.is_over(message)
 
     # -- facts ----------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from dledger.rocketmq.broker.options.config import BrokerConfig
 from dledger.rocketmq.broker.producing.puts import LogWriter, ReplicatedLog
 from dledger.rocketmq.broker.surroundings import BrokerSurroundings, ReplicationNeeds
 from dledger.rocketmq.broker.upkeep import Maintenance
+from dledger.rocketmq.metadata.tables_mark import FollowedLog
 from dledger.rocketmq.replication.service import HAService, HAStatus
 from dledger.rocketmq.replication.slave import LogRange
 from dledger.rocketmq.store.commit_log_store import CommitLogStore
@@ -164,6 +165,9 @@ class LogKind(Protocol):
         @raise StoreError: it cannot be opened; nothing is held.
         """
 
+    def followed(self, store: MessageStore) -> FollowedLog | None:
+        """The log that carries the metadata of the broker, too; None: it does not."""
+
     def replicate(self, store: MessageStore, needs: ReplicationNeeds) -> Replication:
         """The replication of a store that L{open_store} returned."""
 
@@ -179,6 +183,9 @@ class CommitLogKind:
             config.store, around.disk, is_slave=config.is_slave, clock=around.reactor,
             run_in_thread=around.run_in_thread, failed=failed, events=events, is_awaited=is_awaited,
         )
+
+    def followed(self, store: MessageStore) -> None:
+        """See L{LogKind.followed}: slaves copy the metadata."""
 
     def replicate(self, store: MessageStore, needs: ReplicationNeeds) -> HAReplication:
         assert isinstance(store, CommitLogStore), "the store of another kind"

@@ -26,6 +26,7 @@ from dledger.rocketmq.metadata.tables_mark import (
     LOGGED_FILES,
     NO_FILE,
     TABLES_MARK_NAME,
+    FollowedLog,
     LogPlace,
     Sums,
     encode_tables_mark,
@@ -46,7 +47,7 @@ class Metadata:
 
     def __init__(
         self, disk: Disk, directory: str, *, now_ms: int, place_of: Callable[[str], int] = never_deleted,
-        flush_log: Callable[[], Deferred[None]] = lambda: succeed(None),
+        flush_log: Callable[[], Deferred[None]] = lambda: succeed(None), followed: FollowedLog | None = None,
     ) -> None:
         """
         Nothing is read: see L{load}.
@@ -55,6 +56,7 @@ class Metadata:
         @param now_ms: for data versions, ms since 1970.
         @param place_of: see L{ConsumerOffsets}.
         @param flush_log: brings the messages of this moment to stable storage; called before each write.
+        @param followed: a raft log: it is noted beside the files up to which place they hold it; None: none.
         """
         self._disk = disk
         self._directory = directory
@@ -68,8 +70,8 @@ class Metadata:
         self.order_info = OrderInfos()
         self.restored: list[str] = []
         self._flush_log = flush_log
-        self._applied: Callable[[], LogPlace] | None = None
-        self._held = LogPlace(0, 0)
+        self._applied = None if followed is None else followed.applied
+        self._held = LogPlace(0, 0) if followed is None else followed.held
         self._sums = dict.fromkeys(LOGGED_FILES, NO_FILE)
 
     @property
@@ -79,17 +81,6 @@ class Metadata:
             self.topics, self.groups, self.consumer_offsets, self.delay_offsets, self.request_modes,
             self.changed_options, self.order_info,
         )
-
-    def follow_log(self, applied: Callable[[], LogPlace], held: LogPlace) -> None:
-        """
-        The metadata are those of a raft log: note beside the files up to which place they hold it. L{load}
-        comes first.
-
-        @param applied: the place up to which the tables have the metadata now.
-        @param held: that of the files.
-        """
-        self._applied = applied
-        self._held = held
 
     def load(self) -> None:
         """
@@ -148,32 +139,32 @@ class Metadata:
             for table in dirty:
                 table.is_dirty = False
             await self._flush_log()
-            await run_in_thread(lambda: self._write(contents, place))
+            sums = {
+                name: crc32(contents[name]) if name in contents else known
+                for name, known in self._sums.items()
+            }
+            await run_in_thread(lambda: self._write(contents, sums, place))
         except (OSError, StoreError, DLedgerError) as error:
             for table in dirty:
                 table.is_dirty = True
             raise StoreError(f"{self._directory} cannot be written: {error}") from error
         written = {f"{self._directory}/{name}" for name in contents}
         self.restored = [path for path in self.restored if path not in written]
-        self._sums = self._sums_with(contents)
+        self._sums = sums
         if place is not None:
             self._held = place
 
-    def _sums_with(self, contents: Mapping[str, bytes]) -> dict[str, int]:
-        """Of the logged files, some of which get these contents."""
-        return {
-            name: crc32(contents[name]) if name in contents else known for name, known in self._sums.items()
-        }
-
-    def _write(self, contents: Mapping[str, bytes], place: LogPlace | None) -> None:
+    def _write(
+        self, contents: Mapping[str, bytes], after: Mapping[str, int], place: LogPlace | None
+    ) -> None:
         """
         Replace files. Runs in a thread, one call at a time.
 
         @param contents: by names of files.
+        @param after: checksums of the logged files with these contents.
         @param place: up to which they hold the log; None: it is a plain one.
         """
         disk, directory, before = self._disk, self._directory, self._sums
-        after = self._sums_with(contents)
         disk.makedirs(directory)
         if contents and place is not None:
             self._mark(self._held, {name: (before[name], after[name]) for name in after})

@@ -11,7 +11,7 @@ place.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from construct import Int32ub, Int64sb, Struct
@@ -52,6 +52,18 @@ class LogPlace(NamedTuple):
 
     offset: int
     tail_check: int
+
+
+class FollowedLog(NamedTuple):
+    """
+    The raft log that tables follow.
+
+    @ivar applied: returns the place up to which the tables have its metadata now.
+    @ivar held: the place up to which their files had them at the start.
+    """
+
+    applied: Callable[[], LogPlace]
+    held: LogPlace
 
 
 def encode_tables_mark(place: LogPlace, sums: Sums) -> bytes:

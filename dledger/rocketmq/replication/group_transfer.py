@@ -49,11 +49,6 @@ class _Puts:
         self.count = 0
         self.is_stopped = False
 
-    @property
-    def is_full(self) -> bool:
-        """Whether no further put can wait."""
-        return self.count >= self._pending_max
-
     def __len__(self) -> int:
         """Puts that wait."""
         return self.count

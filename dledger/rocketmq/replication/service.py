@@ -116,6 +116,7 @@ class HAService(Service):
         self._flushed_ms = 0
         # (A put asks for these once or twice.)
         self._may_refuse = may_refuse(config)
+        self._pending_max = config.pending_max
         self._waits_for_slaves = config.waits_for_slaves
         self._waits_for_disk = config.waits_for_disk
         self.commits = FlushedPuts(
@@ -136,7 +137,7 @@ class HAService(Service):
         """The reason why the next put must not be stored; None if it may be stored."""
         if self.master is None or self._is_broken or not self.running:
             return PutStatus.SERVICE_NOT_AVAILABLE
-        if self.master.transfers.is_full or self.commits.is_full:
+        if self.master.transfers.count >= self._pending_max or self.commits.count >= self._pending_max:
             return PutStatus.OS_PAGE_CACHE_BUSY
         if self._may_refuse:
             return refusal(self.config, self.master.acks, self._commit_log.end_offset)

@@ -20,11 +20,13 @@ from collections.abc import Callable, Set
 
 from twisted.logger import Logger
 
-from dledger.rocketmq.store.queries import record_at
+from dledger.rocketmq.store.queues.consume_queue import ConsumeQueue
+from dledger.rocketmq.store.queues.consume_queues import ConsumeQueues
 from dledger.rocketmq.store.queues.queue_begins import begin_from
 from dledger.rocketmq.store.queues.queue_files import Unit
+from dledger.rocketmq.store.records.message_log import MessageLog
 from dledger.rocketmq.store.records.records import NewMessage
-from dledger.rocketmq.store.store import MessageStore
+from dledger.rocketmq.store.sound_records import SoundRecords
 from protocols.wire.errors import WireError
 from protocols.wire.rocketmq.layout import DELETED_TOPIC
 from protocols.wire.rocketmq.message import Host, Message, decode_message
@@ -45,17 +47,18 @@ def deletion_note(topic: str, host: Host, now_ms: int) -> NewMessage:
 
 class DeletedTopics:
     """
-    Those of one store, read from its queue when somebody asks. Its queues ask where a topic begins.
+    Those of one store, read from its queue when somebody asks where a topic begins.
 
     Invariant: C{_places} has the notes before C{_read_to} in the queue, and those of L{note}.
     """
 
     log = Logger()
 
-    def __init__(self, store: MessageStore) -> None:
-        self._store = store
+    def __init__(self, queues: ConsumeQueues, log: MessageLog, sound: SoundRecords) -> None:
+        self._queues = queues
+        self._log = log
+        self._sound = sound
         self.forget()
-        store.queues.begins_at = self.place_of
 
     def forget(self) -> None:
         """The log was cut, or another broker leads it: all notes are read again."""
@@ -73,13 +76,22 @@ class DeletedTopics:
 
         @raise OSError: reading failed.
         """
-        bounds = self._store.queues.bounds(DELETED_TOPIC, 0)
+        bounds = self._queues.bounds(DELETED_TOPIC, 0)
         if bounds is not None and bounds[1] != self._read_to:
             self._read(*bounds)
         return self._places.get(topic, 0)
 
+    def begin_of(self, topic: str, queue: ConsumeQueue) -> int:
+        """
+        The index of the first record of a topic's queue that is shown.
+
+        @raise OSError: reading failed.
+        """
+        place = self.place_of(topic)
+        return begin_from(queue, place) if place else queue.begin_index
+
     def _read(self, begin: int, end: int) -> None:
-        queue = self._store.queues.get(DELETED_TOPIC, 0)
+        queue = self._queues.get(DELETED_TOPIC, 0)
         assert queue is not None
         if end < self._read_to:
             self.forget()
@@ -90,14 +102,14 @@ class DeletedTopics:
                 self._read_to = unit.queue_offset + 1
 
     def _take(self, unit: Unit) -> None:
-        record = record_at(self._store, unit.offset, size=unit.size)
+        record = self._sound.at(unit.offset, size=unit.size)
         try:
             topic = "" if record is None else decode_message(record).body.decode()
         except (WireError, UnicodeDecodeError):
             topic = ""
         if topic:
             self.note(topic, unit.offset)
-        elif unit.offset >= self._store.log.begin_offset:
+        elif unit.offset >= self._log.begin_offset:
             self.log.warn("the note of a deleted topic at {offset} cannot be read: the topic's messages are "
                           "shown", offset=unit.offset)
 
@@ -134,7 +146,7 @@ class DeletedTopics:
 
         @raise OSError: reading failed.
         """
-        queues, found = self._store.queues, set()
+        queues, found = self._queues, set()
         for topic, queue_id in queues.keys():
             if topic in found:
                 continue

@@ -20,11 +20,10 @@ import attrs
 from dledger.rocketmq.store.log.commit_log import CommitLog
 from dledger.rocketmq.store.queues.consume_queue import ConsumeQueue
 from dledger.rocketmq.store.queues.queue_files import FILLER_SIZE, UNIT, Unit
-from dledger.rocketmq.store.records.records import check_record, store_timestamp_of
+from dledger.rocketmq.store.records.records import store_timestamp_of
 from dledger.rocketmq.store.records.store_config import UNIT_SIZE
 from dledger.rocketmq.store.store import MessageStore
 from dledger.values.errors import StoreError
-from protocols.wire.errors import WireError
 from protocols.wire.rocketmq.layout import MAGIC_BLANK, START, START_SIZE
 
 #: The most units examined for one request, matching or not.
@@ -97,7 +96,7 @@ def get_messages(
     if queue is None:
         return Got(status=GetStatus.NO_MATCHED_LOGIC_QUEUE, next_offset=offset if is_slave else 0)
     try:
-        begin, end = store.queues.begin_of(topic, queue), queue.next_index
+        begin, end = store.deleted.begin_of(topic, queue), queue.next_index
         if begin <= offset < end:
             if matches is not None:
                 got = _filter(store, queue, offset, count_max, bytes_max, matches)
@@ -203,31 +202,6 @@ def _queue_offset_of(record: bytes) -> int:
     return int.from_bytes(record[20:28], "big")
 
 
-def record_at(store: MessageStore, offset: int, *, size: int = 0) -> bytes | None:
-    """
-    The record that begins at an offset of the log; None if no sound record begins there.
-
-    @param size: in its unit. It may be longer than a message may be now: C{max_message_size} was larger when
-        it was stored, or is at the master.
-    @raise OSError: the log cannot be read.
-    """
-    log = store.log
-    if not log.begin_offset <= offset <= log.record_end - START_SIZE:
-        return None
-    room = log.file_size - offset % log.file_size
-    most = min(room, max(store.config.record_size_max, size))
-    start = log.read(offset, START_SIZE)
-    size = START.unpack(start)[0] if len(start) == START_SIZE else 0
-    if not 0 < size <= most:
-        return None
-    data = log.read(offset, size)
-    try:
-        check_record(data, 0, offset, room)
-    except WireError:
-        return None
-    return data
-
-
 def count_records(log: CommitLog, offset: int, *, bytes_max: int = COUNTED_BYTES_MAX) -> tuple[int, int]:
     """
     Count the whole records from C{offset} on, where a record begins, in at most about C{bytes_max} bytes.
@@ -280,7 +254,7 @@ def offset_at(store: MessageStore, topic: str, queue_id: int, timestamp_ms: int)
     if queue is None:
         return 0
     try:
-        low, high = store.queues.begin_of(topic, queue), queue.next_index
+        low, high = store.deleted.begin_of(topic, queue), queue.next_index
         while low < high:
             middle = (low + high) // 2
             (unit,) = queue.read(middle, 1)

@@ -63,8 +63,12 @@ class SoundRecords:
     were checked; C{_begins} are these begins, rising. C{_kept_bytes} is their memory.
     """
 
-    def __init__(self, log: MessageLog, bad: BadRecords, *, kept_bytes_max: int = KEPT_BYTES_MAX) -> None:
-        """@param bad: notes damaged records."""
+    def __init__(
+        self, log: MessageLog, bad: BadRecords, *, record_size_max: int,
+        kept_bytes_max: int = KEPT_BYTES_MAX,
+    ) -> None:
+        """@param bad: notes damaged records. @param record_size_max: bytes of one that is stored now."""
+        self._record_size_max = record_size_max
         self._log = log
         self._bad = bad
         self._kept_bytes_max = kept_bytes_max
@@ -92,6 +96,30 @@ class SoundRecords:
             if piece.sizes.get(offset) == size or (len(record) == size and self._is_sound(offset, record)):
                 records.append(record)
         return records
+
+    def at(self, offset: int, *, size: int = 0) -> bytes | None:
+        """
+        The record that begins at an offset of the log; None if no sound record begins there.
+
+        @param size: in its unit. It may be longer than a message may be now: C{max_message_size} was larger
+            when it was stored, or is at the master.
+        @raise OSError: the log cannot be read.
+        """
+        log = self._log
+        if not log.begin_offset <= offset <= log.record_end - START_SIZE:
+            return None
+        room = log.file_size - offset % log.file_size
+        most = min(room, max(self._record_size_max, size))
+        start = log.read(offset, START_SIZE)
+        size = START.unpack(start)[0] if len(start) == START_SIZE else 0
+        if not 0 < size <= most:
+            return None
+        data = log.read(offset, size)
+        try:
+            check_record(data, 0, offset, room)
+        except WireError:
+            return None
+        return data
 
     def forget(self) -> None:
         """The log was cut: other records come there."""

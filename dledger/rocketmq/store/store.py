@@ -30,6 +30,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from dledger.rocketmq.store.checkpoints import StoreCheckpoints
+from dledger.rocketmq.store.deleted_topics import DeletedTopics
 from dledger.rocketmq.store.opened_files import AnyLog, OpenedFiles, StoreSurroundings
 from dledger.rocketmq.store.queues.reput import ReputMessageService
 from dledger.rocketmq.store.queues.unit_mending import UnitMending
@@ -59,6 +60,7 @@ class MessageStore:
     @ivar indexing: puts dispatched records into the index by key; None: there is none.
     @ivar bad_records: damaged records found so far.
     @ivar sound: reads records for consumers.
+    @ivar deleted: knows where a topic begins in the log.
     @ivar unit_mending: makes units of consume queues again that the disk cannot read.
     @ivar is_ready: every message from before the start is in its queue, so new ones can be appended.
     """
@@ -76,7 +78,8 @@ class MessageStore:
         self.queues = queues = opened.queues
         self.is_ready = False
         self.bad_records = bad_records
-        self.sound = SoundRecords(log, bad_records)
+        self.sound = SoundRecords(log, bad_records, record_size_max=config.record_size_max)
+        self.deleted = DeletedTopics(queues, log, self.sound)
         self.indexing = opened.indexing
         self.dispatcher = dispatcher = opened.dispatcher
         self.reput = ReputMessageService(

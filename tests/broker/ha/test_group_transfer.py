@@ -118,7 +118,7 @@ class TransferTests(SynchronousTestCase):
     def test_the_number_of_puts_is_bounded(self) -> None:
         """A put too many does not wait."""
         puts = [self.service.wait(100, needed=1, deadline_ms=9) for _ in range(100)]
-        self.assertTrue(self.service.is_full)
+        self.assertEqual(self.service.count, 100)
         self.assertIs(self.successResultOf(self.service.wait(100, needed=1, deadline_ms=9)), LATE)
         self.assertEqual(len(self.service), 100)
         self.ack(1, 100)
@@ -219,7 +219,7 @@ class CommitTests(SynchronousTestCase):
     def test_the_number_of_puts_is_bounded(self) -> None:
         """A put too many does not wait."""
         puts = [self.put() for _ in range(100)]
-        self.assertTrue(self.service.is_full)
+        self.assertEqual(self.service.count, 100)
         self.assertIs(self.successResultOf(self.put()), PutStatus.FLUSH_DISK_TIMEOUT)
         self.assertNoResult(puts[99])
 

@@ -14,6 +14,7 @@ from dledger.rocketmq.metadata.tables import TopicConfig
 from dledger.rocketmq.metadata.tables_mark import (
     LOGGED_FILES,
     TABLES_MARK_NAME,
+    FollowedLog,
     LogPlace,
     decode_tables_mark,
     encode_tables_mark,
@@ -59,9 +60,10 @@ class HeldTests(SynchronousTestCase):
     def following(self, disk: Disk) -> Metadata:
         """Empty tables, at the begin of a log."""
         self.offset = 0
-        metadata = Metadata(disk, DIRECTORY, now_ms=1)
+        metadata = Metadata(disk, DIRECTORY, now_ms=1, followed=FollowedLog(
+            lambda: LogPlace(self.offset, self.offset * 2), LogPlace(0, 0)
+        ))
         metadata.load()
-        metadata.follow_log(lambda: LogPlace(self.offset, self.offset * 2), LogPlace(0, 0))
         return metadata
 
     def apply(self, offset: int) -> None:
@@ -155,10 +157,12 @@ class HeldTests(SynchronousTestCase):
         """The next process knows the files that it found, and the place that it was given."""
         self.apply(1)
         self.save()
-        self.metadata, held = Metadata(self.disk, DIRECTORY, now_ms=1), self.held()
-        self.metadata.load()
+        held = self.held()
         assert isinstance(held, LogPlace)
-        self.metadata.follow_log(lambda: LogPlace(4, 8), held)
+        self.metadata = Metadata(
+            self.disk, DIRECTORY, now_ms=1, followed=FollowedLog(lambda: LogPlace(4, 8), held)
+        )
+        self.metadata.load()
         self.metadata.groups.find("G", 2)
         self.fail_at(1)
         self.failureResultOf(self.metadata.save(inline), StoreError)

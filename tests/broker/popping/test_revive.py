@@ -332,7 +332,7 @@ class StartTests(PopCase):
         for begins_at, moved in ((0, 2), (1 << 40, None)):
             for group in ("G", REVIVE_GROUP, POPPED_GROUP):
                 offsets.delete_group(group, 0)
-            self.patch(self.parts.store.queues, "begins_at", lambda topic, at=begins_at: at)
+            self.patch(self.parts.store.deleted, "place_of", lambda topic, at=begins_at: at)
             service.start()
             self.settle()
             self.assertEqual((service.is_loaded, offsets.query("G", "T1", 0)), (True, moved))

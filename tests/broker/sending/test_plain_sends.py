@@ -378,6 +378,17 @@ class TogetherTests(SynchronousTestCase):
         self.send(1, 2)
         self.assertEqual(self.puts, [2])
 
+    def test_long_ones(self) -> None:
+        """Nor from some bytes on, of short sends and others together."""
+        self.several()
+        self.patch(sends, "TOGETHER_BYTES_MAX", 4)
+        self.send(0, 10)
+        self.assertEqual(self.puts, [])
+        self.send(1, 11, i="WAIT\x01false")
+        self.assertEqual(self.puts, [2])
+        self.send(2, 12)
+        self.assertEqual(self.puts, [2])
+
     def test_refused(self) -> None:
         """All are answered that nothing was stored, and that the broker goes on."""
         self.several()

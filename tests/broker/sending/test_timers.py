@@ -206,15 +206,16 @@ class TimerTests(TimerCase):
 
     def test_a_failed_read_loses_no_message(self) -> None:
         """The log cannot be read for a moment, while a message is found or delivered: it waits."""
-        read, broken = timers.record_at, [2]
+        sound = self.parts.store.sound
+        read, broken = sound.at, [2]
 
-        def failing(store: Any, offset: int, **named: Any) -> Any:
+        def failing(offset: int, **named: Any) -> Any:
             if broken[0]:
                 broken[0] -= 1
                 raise OSError(24, "Too many open files")
-            return read(store, offset, **named)
+            return read(offset, **named)
 
-        self.patch(timers, "record_at", failing)
+        self.patch(sound, "at", failing)
         self.assertEqual([self.send(b"a", 1000), self.send(b"b", 1000)], [0, 0])
         self.wait(0.5)
         self.assertEqual((broken, len(self.parts.timers)), ([0], 2))

@@ -21,7 +21,7 @@ class PlaceTests(SynchronousTestCase):
         self.broker = Sending()
         self.addCleanup(self.broker.store.abandon)
         self.store = self.broker.store
-        self.deleted = DeletedTopics(self.store)
+        self.deleted = DeletedTopics(self.store.queues, self.store.log, self.store.sound)
 
     def delete(self, topic: str) -> int:
         """@return: where the note is."""

@@ -12,7 +12,6 @@ from dledger.rocketmq.store.queries import (
     Got,
     get_messages,
     offset_at,
-    record_at,
     stored_ms,
 )
 from dledger.testing.world.memory_disk import MemoryDisk
@@ -56,7 +55,7 @@ class QueriesTests(SynchronousTestCase):
         self.assertEqual(self.store.bad_records.offsets(), [offset])
         got = self.get(5, count_max=1)
         self.assertEqual((got.status, got.next_offset), (GetStatus.MESSAGE_WAS_REMOVING, 6))
-        self.assertIsNone(record_at(self.store, offset))
+        self.assertIsNone(self.store.sound.at(offset))
 
     def test_wrong_lengths_are_not_served(self) -> None:
         """A consumer goes by the lengths of topic and properties to the next record: none may mislead it."""

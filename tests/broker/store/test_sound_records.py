@@ -37,7 +37,7 @@ class Case(SynchronousTestCase):
             return read(offset, size)
 
         self.patch(self.log, "read", counted)
-        self.sound = SoundRecords(self.log, self.bad)
+        self.sound = SoundRecords(self.log, self.bad, record_size_max=BIG)
 
     def append(self, *messages: Any) -> None:
         """Store them, each by itself."""
@@ -121,7 +121,9 @@ class ReadTests(Case):
         size = self.units[0][1]
         self.get(self.units[7])
         self.assertEqual(self.reads, [(self.units[7][0], AHEAD * size)])
-        self.sound = SoundRecords(self.log, self.bad, kept_bytes_max=20 * size)
+        self.sound = SoundRecords(
+            self.log, self.bad, record_size_max=BIG, kept_bytes_max=20 * size
+        )
         for _ in range(2):
             for unit in self.units[::16]:
                 self.reads.clear()

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from dledger.rocketmq.answering.refusals import Code, Refused
 from dledger.rocketmq.broker.access.request_rights import topics_of
-from dledger.rocketmq.store.queries import record_at
 from dledger.rocketmq.store.store import MessageStore
 from dledger.values.errors import StoreError
 from protocols.wire.errors import WireError
@@ -20,7 +19,7 @@ def stored_topics(store: MessageStore, offset: int) -> tuple[str, ...]:
     @raise Refused: it cannot be read, so nobody knows who may see it.
     """
     try:
-        record = record_at(store, offset)
+        record = store.sound.at(offset)
         if record is None:
             return ()
         found = decode_message(record)

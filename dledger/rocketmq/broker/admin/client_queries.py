@@ -26,7 +26,6 @@ from dledger.rocketmq.answering.refusals import Code, CommandGroup, Fields, Hand
 from dledger.rocketmq.broker.consuming.consumers import ConsumerTable
 from dledger.rocketmq.broker.consuming.producers import KnownProducer, ProducerTable
 from dledger.rocketmq.broker.options.inside import BrokerInside
-from dledger.rocketmq.store.queries import record_at
 from dledger.values.errors import StoreError
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.fastjson import shown_bare
@@ -95,7 +94,7 @@ class ClientQueries(CommandGroup):
         text = Fields(request.ext_fields).text("msgId")
         try:
             offset = int(bytes.fromhex(text)[-8:].hex(), 16) if len(text) in (32, 56) else -1
-            record = record_at(self._store, offset) if offset >= 0 else None
+            record = self._store.sound.at(offset) if offset >= 0 else None
         except (ValueError, OSError, StoreError) as error:
             raise Refused(Code.SYSTEM_ERROR, str(error)) from error
         if record is None:

@@ -160,7 +160,7 @@ class QueueQueries(CommandGroup):
         if queue is None:
             raise Refused(Code.SYSTEM_ERROR, f"{queue_id}@{shown_bare(topic)} is not exist!")
         try:
-            begin = self._store.queues.begin_of(topic, queue)
+            begin = self._store.deleted.begin_of(topic, queue)
             is_there = begin <= index < queue.next_index
             units = queue.read(index, min(count, queue.next_index - index)) if is_there and count else []
         except OSError as error:

@@ -126,7 +126,7 @@ class ResetOffsets(CommandGroup):
         if self._metadata.groups.get(group) is None:
             raise Refused(Code.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {shown_bare(group)} does not exist")
         queue = self._store.queues.get(topic, queue_id)
-        begin = 0 if queue is None else self._store.queues.begin_of(topic, queue)
+        begin = 0 if queue is None else self._store.deleted.begin_of(topic, queue)
         end = 0 if queue is None else queue.next_index
         if not begin <= offset <= end:
             raise Refused(

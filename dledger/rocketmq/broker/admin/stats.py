@@ -97,7 +97,7 @@ class StatsCommands(CommandGroup):
         if queue is None:
             return 0, 0
         try:
-            return self._store.queues.begin_of(topic, queue), queue.next_index
+            return self._store.deleted.begin_of(topic, queue), queue.next_index
         except OSError as error:
             raise Refused(Code.SYSTEM_ERROR, f"reading queue {queue_id} of {topic}: {error}") from error
 

@@ -52,7 +52,7 @@ class CommitJudge:
             if self._count >= READ_MAX or connection.is_lost:
                 return
             self._count += 1
-        lives[key] = self._store.queues.begins_at(topic)
+        lives[key] = self._store.deleted.place_of(topic)
 
     def is_former(self, connection: CommandConnection, group: str, topic: str, queue_id: int) -> bool:
         """
@@ -61,7 +61,7 @@ class CommitJudge:
         @raise OSError: reading failed.
         """
         life = self._lives.get(connection, {}).get((group, topic, queue_id))
-        return life is not None and life < self._store.queues.begins_at(topic)
+        return life is not None and life < self._store.deleted.place_of(topic)
 
     def problem(
         self, connection: CommandConnection, group: str, topic: str, queue_id: int, offset: int

@@ -42,7 +42,6 @@ from dledger.rocketmq.answering.refusals import (
 from dledger.rocketmq.broker.consuming.visible import Visible, VisibleTo, all_visible
 from dledger.rocketmq.broker.options.inside import BrokerInside
 from dledger.rocketmq.store.index.indexing import keys_of
-from dledger.rocketmq.store.queries import record_at
 from dledger.rocketmq.store.records.key_hash import hash_of_key
 from dledger.rocketmq.store.records.records import keyed_part_of
 from dledger.values.errors import StoreError
@@ -230,7 +229,7 @@ class KeyQueries(CommandGroup):
 
     def _take(self, query: _Query, offset: int) -> None:
         """Read the record at an offset, and keep it if rule 1 allows it."""
-        record = record_at(self._store, offset)
+        record = self._store.sound.at(offset)
         if record is None:
             return
         try:
@@ -240,7 +239,7 @@ class KeyQueries(CommandGroup):
         if query.visible is not None and not query.visible(record):
             return
         if topic == query.topic and query.key in keys_of(properties):
-            if offset < self._store.queues.begins_at(topic.decode("utf-8", "replace")):
+            if offset < self._store.deleted.place_of(topic.decode("utf-8", "replace")):
                 return  # of a deleted topic of this name
             if not query.found or query.size + len(record) <= BYTES_MAX:
                 query.found[offset] = record

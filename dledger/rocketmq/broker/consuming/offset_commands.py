@@ -36,7 +36,7 @@ from dledger.rocketmq.answering.refusals import (
 from dledger.rocketmq.broker.consuming.commits import CommitJudge
 from dledger.rocketmq.broker.options.groups import OWN_GROUPS
 from dledger.rocketmq.broker.options.inside import BrokerInside
-from dledger.rocketmq.store.queries import offset_at, record_at, stored_ms
+from dledger.rocketmq.store.queries import offset_at, stored_ms
 from dledger.rocketmq.store.queues.consume_queue import ConsumeQueue
 from dledger.values.errors import StoreError
 from protocols.rocketmq.commands import CommandConnection
@@ -118,7 +118,7 @@ class OffsetCommands(CommandGroup):
         queue = self._store.queues.get(topic, queue_id)
         if queue is None:
             return 0
-        begin = _reading(lambda: self._store.queues.begin_of(topic, queue))
+        begin = _reading(lambda: self._store.deleted.begin_of(topic, queue))
         if 0 < begin == queue.begin_index:
             return None
         if not self._slow_bytes or begin == queue.next_index:
@@ -164,9 +164,9 @@ class OffsetCommands(CommandGroup):
         @return: None and 0 if there is no such queue.
         """
         fields = Fields(request.ext_fields)
-        topic, queues = fields.text("topic"), self._store.queues
-        queue = queues.get(topic, fields.number("queueId"))
-        return queue, 0 if queue is None else _reading(lambda: queues.begin_of(topic, queue))
+        topic, store = fields.text("topic"), self._store
+        queue = store.queues.get(topic, fields.number("queueId"))
+        return queue, 0 if queue is None else _reading(lambda: store.deleted.begin_of(topic, queue))
 
     def _max(self, connection: CommandConnection, request: RemotingCommand) -> None:
         queue, _ = self._queue(request)
@@ -212,7 +212,7 @@ class OffsetCommands(CommandGroup):
 
     def _view(self, connection: CommandConnection, request: RemotingCommand) -> None:
         offset = Fields(request.ext_fields).number("offset", least=LONG_MIN, most=LONG_MAX)
-        record = _reading(lambda: record_at(self._store, offset))
+        record = _reading(lambda: self._store.sound.at(offset))
         if record is None:
             log = self._store.log
             problem = self._damage_at(offset)

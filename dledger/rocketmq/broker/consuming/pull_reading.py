@@ -56,6 +56,7 @@ class Pull:
     @ivar codes: hashes of the requested tags; None for any.
     @ivar matches: whether a record is wanted; None for any.
     @ivar suspend_ms: longest time to hold it; 0: do not hold it.
+    @ivar commit: the offset that the group has consumed; negative: it says nothing.
     """
 
     group: GroupConfig
@@ -66,6 +67,7 @@ class Pull:
     codes: frozenset[int] | None
     matches: Callable[[bytes], bool] | None
     suspend_ms: int
+    commit: int
 
 
 class PullReading:
@@ -112,6 +114,7 @@ class PullReading:
                 suspend_ms = min(suspend_ms, SHORT_POLLING_MS)
         bytes_max = config.max_transfer_bytes_on_message_in_memory
         wanted_bytes = fields.number("maxMsgBytes", -1)  # of 5.x
+        commit = fields.number("commitOffset", 0, least=LONG_MIN, most=LONG_MAX)
         return Pull(
             group=group, key=(topic, queue_id), codes=subscription.codes, suspend_ms=suspend_ms,
             matches=_both(expression, _each(
@@ -120,6 +123,7 @@ class PullReading:
             offset=fields.number("queueOffset", least=LONG_MIN, most=LONG_MAX),
             count_max=min(fields.number("maxMsgNums"), config.max_transfer_count_on_message_in_memory),
             bytes_max=min(wanted_bytes, bytes_max) if wanted_bytes > 0 else bytes_max,
+            commit=commit if flags & FLAG_COMMIT_OFFSET else -1,
         )
 
     def _check_queue(self, topic: str, queue_id: int) -> None:

@@ -32,16 +32,13 @@ from twisted.logger import Logger
 from dledger.base.histogram import Histogram
 from dledger.rocketmq.answering.held import HeldRequest, HeldRequests
 from dledger.rocketmq.answering.refusals import (
-    LONG_MAX,
-    LONG_MIN,
     Code,
     CommandGroup,
-    Fields,
     Handlers,
     Refused,
 )
 from dledger.rocketmq.broker.consuming.pull_progress import Deliveries, PullProgress
-from dledger.rocketmq.broker.consuming.pull_reading import FLAG_COMMIT_OFFSET, Key, Pull, PullReading
+from dledger.rocketmq.broker.consuming.pull_reading import Key, Pull, PullReading
 from dledger.rocketmq.broker.options.inside import BrokerInside
 from dledger.rocketmq.store.queries import GetStatus, Got, get_messages
 from dledger.rocketmq.store.records.events import Arrived
@@ -150,13 +147,11 @@ class PullCommands(CommandGroup):
     # -- a request -------------------------------------------------------------------------------
 
     def _pull(self, connection: CommandConnection, request: RemotingCommand) -> None:
-        fields = Fields(request.ext_fields)
         pull = self._reading.read(connection, request)
-        flags = fields.number("sysFlag")
-        commit = fields.number("commitOffset", 0, least=LONG_MIN, most=LONG_MAX)
+        commit = pull.commit
         reader = connection, pull.group.group_name, *pull.key
         try:
-            does_commit = flags & FLAG_COMMIT_OFFSET and commit >= 0 and not self._config.is_slave
+            does_commit = commit >= 0 and not self._config.is_slave
             does_commit = does_commit and not self.commits.problem(*reader, commit)
             is_former = self._is_former(reader, pull)
         except (OSError, StoreError) as error:
@@ -188,7 +183,7 @@ class PullCommands(CommandGroup):
         topic, queue_id = pull.key
         if self.commits.is_former(*reader):
             queue = self._store.queues.get(topic, queue_id)
-            if pull.offset > (0 if queue is None else self._store.queues.begin_of(topic, queue)):
+            if pull.offset > (0 if queue is None else self._store.deleted.begin_of(topic, queue)):
                 return True  # (None: the next topic has no message yet)
         self.commits.reads(*reader)
         return False

@@ -16,7 +16,7 @@ from twisted.internet.task import deferLater
 from dledger.rocketmq.broker.options.inside import BrokerInside
 from dledger.rocketmq.broker.showing.shown import NotShown, ShownMessage, ShownMessages, ShownQueue
 from dledger.rocketmq.store.index.indexing import keys_of
-from dledger.rocketmq.store.queries import get_messages, offset_at, record_at
+from dledger.rocketmq.store.queries import get_messages, offset_at
 from dledger.rocketmq.store.records.key_hash import hash_of_key
 from dledger.values.errors import StoreError
 from protocols.wire.errors import WireError
@@ -111,7 +111,7 @@ class MessageBrowser:
         @raise NotShown: none does, or the log cannot be read.
         """
         try:
-            record = record_at(self._store, position)
+            record = self._store.sound.at(position)
         except (OSError, StoreError) as error:
             raise NotShown(f"the log cannot be read at {position}: {error}") from None
         messages = tuple(_shown_all([record] if record is not None else []))
@@ -137,7 +137,7 @@ class MessageBrowser:
             await deferLater(self._clock, 0)
             for offset in offsets:
                 steps += 1
-                record = record_at(self._store, offset) if offset >= 0 and offset not in found else None
+                record = self._store.sound.at(offset) if offset >= 0 and offset not in found else None
                 if record is not None:
                     looked += len(record)
                 if record is not None and _has_key(record, topic, key):

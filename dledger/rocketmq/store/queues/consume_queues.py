@@ -28,7 +28,6 @@ from twisted.logger import Logger
 from dledger.base.disk.disk import Disk
 from dledger.base.disk.segment import file_name, list_segments
 from dledger.rocketmq.store.queues.consume_queue import ConsumeQueue
-from dledger.rocketmq.store.queues.queue_begins import begin_from
 from dledger.rocketmq.store.queues.queue_list import ListedQueue, QueueKey, QueueList
 from dledger.rocketmq.store.queues.queue_losses import loss_of
 from dledger.rocketmq.store.queues.unit_check import TornUnits
@@ -73,8 +72,6 @@ class ConsumeQueues:
     @ivar has_lost: a start found no file for units of the log, a listed queue without its first, its last or
         any file, or no directory of queues: all records must be dispatched again, which puts the missing
         ones, and passes over the others.
-    @ivar begins_at: where a topic begins in the log, in bytes: earlier records are of a deleted topic of its
-        name, and are not shown; 0: all are. See L{dledger.rocketmq.store.deleted_topics}.
     @ivar refused: count of records whose topic or queue number is invalid.
     @ivar mend: called with a queue and the indexes of units that the disk cannot read, see L{ConsumeQueue}.
     @ivar unwritten: count of units that were put since the last L{write}: readable, but not in the files.
@@ -93,7 +90,6 @@ class ConsumeQueues:
         self._listed: dict[QueueKey, ListedQueue] = {}
         self._open_max = open_queues_max()
         self._list = QueueList(disk, config.consume_queue_path)
-        self.begins_at: Callable[[str], int] = lambda topic: 0
         self.refused = self.unwritten = 0
         self.has_lost = False
         self._is_list_old = True  # RocketMQ writes none
@@ -251,15 +247,6 @@ class ConsumeQueues:
         if queue is not None:
             self._touch((topic, queue_id), queue)
         return queue
-
-    def begin_of(self, topic: str, queue: ConsumeQueue) -> int:
-        """
-        The index of the first record of a topic's queue that is shown.
-
-        @raise OSError: reading failed.
-        """
-        begins_at = self.begins_at(topic)
-        return begin_from(queue, begins_at) if begins_at else queue.begin_index
 
     def bounds(self, topic: str, queue_id: int) -> tuple[int, int] | None:
         """Its begin index and next index, without the use that keeps files open; None as of L{get}."""

@@ -75,7 +75,7 @@ def records_of(parts: BrokerParts) -> Iterator[Message]:
 
 def check_queues(name: str, parts: BrokerParts, *, without: Set[str] = frozenset()) -> None:
     """B7. @param name: of the broker. @param without: topics that are not judged."""
-    store, topics, place_of = parts.store, parts.metadata.topics, parts.deleted.place_of
+    store, topics, place_of = parts.store, parts.metadata.topics, parts.store.deleted.place_of
     fold: dict[tuple[str, int], dict[int, int]] = {}
     for message in records_of(parts):
         key = message.topic, message.queue_id
@@ -88,7 +88,7 @@ def check_queues(name: str, parts: BrokerParts, *, without: Set[str] = frozenset
     for key in (key for key in store.queues.keys() if key[0] not in without):
         found = store.queues.get(*key)
         assert found is not None
-        begin = store.queues.begin_of(key[0], found)
+        begin = store.deleted.begin_of(key[0], found)
         units = found.read(begin, found.next_index - begin)
         # The queues of a raft log follow its begin a second later; until then nobody gets those messages.
         first = store.log.begin_offset if store.log.record_lead else 0

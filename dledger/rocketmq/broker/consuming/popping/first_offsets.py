@@ -37,10 +37,10 @@ class FirstOffsets:
         queue = self._store.queues.get(topic, queue_id)
         if queue is None:
             return 0
-        begin, end = self._store.queues.begin_of(topic, queue), queue.next_index
+        begin, end = self._store.deleted.begin_of(topic, queue), queue.next_index
         if kind_of(topic):
             # Retries of a deleted topic of this name are over, too.
-            begins_at = self._store.queues.begins_at(normal_topic(topic, group))
+            begins_at = self._store.deleted.place_of(normal_topic(topic, group))
             return max(begin, begin_from(queue, begins_at)) if begins_at else begin
         if is_first or self._is_young(queue, begin):
             return begin

@@ -35,6 +35,7 @@ class PastPoints:
 
     def __init__(self, inside: BrokerInside) -> None:
         self._queues = inside.store.queues
+        self._deleted = inside.store.deleted
         self._metadata = inside.metadata
         self._topic = ""
         self._moved_ms = 0
@@ -95,5 +96,5 @@ class PastPoints:
             return is_gone
         if at < queue.begin_index:
             return True
-        begins_at = self._queues.begins_at(topic)
+        begins_at = self._deleted.place_of(topic)
         return begins_at > 0 and queue.read(at, 1)[0].offset < begins_at

@@ -54,7 +54,6 @@ from dledger.rocketmq.broker.producing.send_properties import name_retry_topic
 from dledger.rocketmq.broker.producing.topic_checks import DLQ_PREFIX, TopicChecks
 from dledger.rocketmq.metadata.tables import PERM_READ, PERM_WRITE, GroupConfig, TopicConfig
 from dledger.rocketmq.replication.put_status import PutStatus
-from dledger.rocketmq.store.queries import record_at
 from dledger.rocketmq.store.records.plain_records import Placed, PlainMessage, one_try_more
 from dledger.rocketmq.store.records.records import NewMessage
 from dledger.values.errors import StoreError
@@ -211,7 +210,7 @@ class ReviveService:
 
     def _take(self, offset: int, queue_id: int, queue_offset: int) -> None:
         try:
-            record = record_at(self._store, offset)
+            record = self._store.sound.at(offset)
             found = None if record is None else read_revive(decode_message(record), self._config.broker_name)
         except (WireError, ValueError) as error:
             self.log.error("the message at {offset} of {topic} is skipped: {reason}",
@@ -361,7 +360,7 @@ class ReviveService:
         for offset in sorted(popped.open):
             units = queue.read(offset, 1) if queue and queue.begin_index <= offset < queue.next_index else ()
             try:
-                record = record_at(self._store, units[0].offset, size=units[0].size) if units else None
+                record = self._store.sound.at(units[0].offset, size=units[0].size) if units else None
                 if record is None:
                     raise ValueError("it is not in the log")
                 message = decode_message(record)
@@ -399,7 +398,7 @@ class ReviveService:
         for point, at, offset in zip(points, placed.offsets, placed.queue_offsets, strict=True):
             key = point.key
             topic = normal_topic(key.topic, key.group)
-            if self._metadata.topics.get(topic) is None or at < self._store.queues.begins_at(topic):
+            if self._metadata.topics.get(topic) is None or at < self._store.deleted.place_of(topic):
                 self.table.passed(OWN_QUEUE, offset)
             else:
                 self.table.add(point, OWN_QUEUE, offset)

@@ -33,7 +33,6 @@ from dledger.rocketmq.broker.producing.puts import NotPut, PutPipeline
 from dledger.rocketmq.broker.producing.topic_checks import queue_now
 from dledger.rocketmq.metadata.tables import RETRY_PREFIX, TopicConfig
 from dledger.rocketmq.replication.put_status import PutStatus
-from dledger.rocketmq.store.queries import record_at
 from dledger.rocketmq.store.queues.queue_begins import index_at
 from dledger.rocketmq.store.queues.queue_files import Unit
 from dledger.rocketmq.store.records.events import Arrived
@@ -259,7 +258,7 @@ class ScheduleMessageService:
 
     def _message(self, unit: Unit) -> PlainMessage | None:
         """The message to store again; None if it cannot be delivered."""
-        record = record_at(self._store, unit.offset, size=unit.size)
+        record = self._store.sound.at(unit.offset, size=unit.size)
         if record is None:
             self._pass_over(unit, "it is not in the log")
             return None

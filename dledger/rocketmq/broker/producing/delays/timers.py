@@ -47,7 +47,6 @@ from dledger.rocketmq.broker.producing.puts import NotPut, Put, PutPipeline
 from dledger.rocketmq.broker.producing.topic_checks import queue_now
 from dledger.rocketmq.metadata.tables import PERM_READ, PERM_WRITE, TopicConfig
 from dledger.rocketmq.replication.put_status import PutStatus
-from dledger.rocketmq.store.queries import record_at
 from dledger.rocketmq.store.queues.queue_begins import index_at
 from dledger.rocketmq.store.queues.queue_files import Unit
 from dledger.rocketmq.store.records.events import Arrived
@@ -287,7 +286,7 @@ class TimerService:
                 self._again(0.0)
 
     def _message(self, unit: Unit) -> Message | None:
-        record = record_at(self._store, unit.offset, size=unit.size)
+        record = self._store.sound.at(unit.offset, size=unit.size)
         try:
             return None if record is None else decode_message(record)
         except WireError:
@@ -406,7 +405,7 @@ class TimerService:
 
     def _copy(self, offset: int) -> PlainMessage | None:
         """The message to store again; None if it cannot be delivered."""
-        record = record_at(self._store, offset, size=self._store.log.file_size)
+        record = self._store.sound.at(offset, size=self._store.log.file_size)
         if record is None:
             self._pass_over(offset, "it is not in the log")
             return None

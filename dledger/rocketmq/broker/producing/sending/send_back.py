@@ -39,7 +39,6 @@ from dledger.rocketmq.broker.producing.send_properties import name_retry_topic
 from dledger.rocketmq.broker.producing.topic_checks import DLQ_PREFIX, used_queues
 from dledger.rocketmq.metadata.tables import PERM_WRITE, RETRY_PREFIX, GroupConfig, TopicConfig
 from dledger.rocketmq.replication.put_status import PutStatus
-from dledger.rocketmq.store.queries import record_at
 from dledger.rocketmq.store.records.plain_records import one_try_more
 from dledger.rocketmq.store.records.records import NewMessage
 from protocols.rocketmq.commands import CommandConnection
@@ -139,7 +138,7 @@ class SendBack(CommandGroup):
 
     def _find(self, offset: int) -> Message:
         try:
-            record = record_at(self._store, offset)
+            record = self._store.sound.at(offset)
         except OSError as error:
             raise Refused(Code.SYSTEM_ERROR, f"reading the message at {offset}: {error}") from error
         if record is None:

@@ -134,8 +134,8 @@ SEND_CODES = frozenset({SEND_MESSAGE, SEND_MESSAGE_V2, SEND_BATCH_MESSAGE})
 #: A client below this version does not send the maximum number of tries.
 _V3_4_9 = 121
 
-#: Messages that are put before the turn ends.
-TOGETHER_MAX = 1024
+#: Messages, and bytes of bodies, that are put before the turn ends.
+TOGETHER_MAX, TOGETHER_BYTES_MAX = 1024, 1024 * 1024
 
 NO_TIMERS = "a message of a transaction cannot have a delivery time"
 
@@ -422,8 +422,8 @@ class Sends:
     While several connections send, their sends of one turn of the reactor are one put. A connection that
     sends alone does not wait for the end of the turn.
 
-    Invariant: C{_reads} are those of this turn that are not put, C{_messages} their messages, in order; they
-    are put when it ends.
+    Invariant: C{_reads} are those of this turn that are not put, C{_messages} their messages, in order, with
+    C{_bytes} of bodies; they are put when it ends.
 
     @ivar codes: L{SEND_CODES}.
     """
@@ -441,6 +441,7 @@ class Sends:
         self._turn = turn
         self._messages: list[PlainMessage] = []
         self._reads: list[_Read] = []
+        self._bytes = 0
         self._last: CommandConnection | None = None
 
     # -- reading ---------------------------------------------------------------------------------
@@ -457,18 +458,25 @@ class Sends:
         """See L{SendSink.sends_received}."""
         messages, read_plain, plain = self._messages, self._plain.read, list[PlainSend]()
         read = _Read(connection, plain, [])
-        first, body_bytes = len(messages), 0
+        first = at = len(messages)
+        body_bytes = long_bytes = 0
         try:
             for request in requests:
-                if isinstance(request, RemotingCommand):
-                    self._read_long(request, read, messages)
-                    continue
+                match request:  # (unlike isinstance, without a call)
+                    case RemotingCommand():
+                        self._read_long(request, read, messages)
+                        at = len(messages)
+                        long_bytes += len(request.body)
+                        continue
                 message = read_plain(connection, request)
                 if message is None:
                     self._read_long(decode_command(request.frame), read, messages)
+                    at = len(messages)
+                    long_bytes += len(request.body)
                     continue
-                plain.append((request.opaque, message.queue_id, len(messages)))
+                plain.append((request.opaque, message.queue_id, at))
                 messages.append(message)
+                at += 1
                 body_bytes += len(message.body)
         except Exception:
             del messages[first:]
@@ -478,8 +486,10 @@ class Sends:
             read.body_bytes = body_bytes
             read.waits = True
         self._reads.append(read)
+        self._bytes += body_bytes + long_bytes
         last, self._last = self._last, connection
-        if last is not connection and last is not None and len(messages) < TOGETHER_MAX:
+        is_alone = last is connection or last is None
+        if not is_alone and at < TOGETHER_MAX and self._bytes < TOGETHER_BYTES_MAX:
             if len(self._reads) == 1:
                 self._turn.work(self._put_together)
         else:
@@ -520,6 +530,7 @@ class Sends:
     def _put_together(self) -> None:
         messages, self._messages = self._messages, []
         reads, self._reads = self._reads, []
+        self._bytes = 0
         try:
             self._put(messages, reads)
         except Exception:

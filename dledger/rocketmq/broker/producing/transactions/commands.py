@@ -48,7 +48,6 @@ from dledger.rocketmq.broker.producing.transactions.ends_reading import first_pl
 from dledger.rocketmq.broker.producing.transactions.topics import keep_topics
 from dledger.rocketmq.metadata.tables import TopicConfig
 from dledger.rocketmq.replication.put_status import PutStatus
-from dledger.rocketmq.store.queries import record_at
 from dledger.values.errors import StoreError
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.errors import WireError
@@ -141,7 +140,7 @@ class TransactionCommands(CommandGroup):
     def _find(self, fields: Fields) -> Message:
         offset = fields.number("commitLogOffset", least=LONG_MIN, most=LONG_MAX)
         try:
-            record = record_at(self._store, offset)
+            record = self._store.sound.at(offset)
             half = None if record is None else decode_message(record)
         except (OSError, WireError) as error:
             raise Refused(Code.SYSTEM_ERROR, f"reading the message at {offset}: {error}") from error

@@ -21,7 +21,6 @@ from dledger.rocketmq.broker.producing.halves import (
     number_in,
 )
 from dledger.rocketmq.broker.producing.transactions.ends import COMMIT, ROLLBACK, UNKNOWN_END, TransactionEnds
-from dledger.rocketmq.store.queries import record_at
 from dledger.rocketmq.store.store import MessageStore
 from protocols.wire.errors import WireError
 from protocols.wire.rocketmq.layout import TRANSACTION_MASK, SysFlag
@@ -95,7 +94,7 @@ class EndsReading:
                 continue
             assert queue is not None, topic
             for unit in queue.read(at, min(TURN_MESSAGES, end - at)):
-                record = record_at(self._store, unit.offset)
+                record = self._store.sound.at(unit.offset)
                 self._at[topic] = unit.queue_offset + 1
                 try:
                     if record is not None:
@@ -115,12 +114,12 @@ class EndsReading:
             return
         queue, index = self._last
         for unit in queue.read(index, 1) if queue.begin_index <= index < queue.next_index else ():
-            record = record_at(self._store, unit.offset)
+            record = self._store.sound.at(unit.offset)
             try:
                 message = None if record is None else decode_message(record, verify_body=False)
                 if message is None or message.sys_flag & TRANSACTION_MASK != SysFlag.COMMIT:
                     continue
-                record = record_at(self._store, message.prepared_transaction_offset)
+                record = self._store.sound.at(message.prepared_transaction_offset)
                 half = None if record is None else decode_message(record, verify_body=False)
             except WireError:
                 continue

@@ -76,7 +76,7 @@ class HalfJudge:
         if self._ends.kind_of(first) is not None:
             reached.append(first)
             return True
-        if first_place(self._store, half) < self._store.queues.begins_at(named.get(REAL_TOPIC, "")):
+        if first_place(self._store, half) < self._store.deleted.place_of(named.get(REAL_TOPIC, "")):
             reached.append(first)
             self.log.info("the half message at {offset} is over: its topic was deleted",
                           offset=half.physical_offset)

@@ -23,7 +23,6 @@ from dledger.rocketmq.broker.producing.halves import (
     ended_offsets,
 )
 from dledger.rocketmq.broker.producing.transactions.topics import keep_topics
-from dledger.rocketmq.store.queries import record_at
 from dledger.rocketmq.store.queues.queue_begins import index_at
 from dledger.rocketmq.store.queues.queue_files import Unit
 from protocols.wire.errors import WireError
@@ -116,7 +115,7 @@ class HalfProgress:
 
     def read(self, unit: Unit) -> Message | None:
         """The message of a unit; None if it is not in the log, or is damaged."""
-        record = record_at(self._store, unit.offset)
+        record = self._store.sound.at(unit.offset)
         try:
             return None if record is None else decode_message(record)
         except WireError as error:
