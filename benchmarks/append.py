@@ -44,6 +44,23 @@ from tests.processes.children import ChildError, end_all
 AIMS = {1: 2.0, 64: 4.0, 1000: 8.0}
 
 
+def parsed_load(text: str) -> tuple[int, int]:
+    """@param text: C{64} or C{256x4}. @return: connections, and appends under way on each."""
+    links, _times, window = text.rpartition("x")
+    try:
+        found = int(links or 1), int(window)
+    except ValueError:
+        found = (0, 0)
+    if min(found) < 1:
+        raise click.UsageError(f"{text!r} is no window: write 64, or 256x4 for 256 connections of 4 each")
+    return found
+
+
+def load_text(links: int, window: int) -> str:
+    """The reverse of L{parsed_load}."""
+    return str(window) if links == 1 else f"{links}x{window}"
+
+
 @attrs.frozen(kw_only=True)
 class Cell:
     """One row of the results."""
@@ -51,12 +68,18 @@ class Cell:
     system: str
     flush: str
     body_bytes: int
+    links: int
     window: int
+
+    @property
+    def load(self) -> str:
+        """Connections x appends under way on each."""
+        return load_text(self.links, self.window)
 
     @property
     def title(self) -> str:
         """For people."""
-        return f"{self.system} {self.flush} {self.body_bytes} B x {self.window}"
+        return f"{self.system} {self.flush} {self.body_bytes} B x {self.load}"
 
 
 @attrs.define
@@ -85,10 +108,11 @@ class Plan:
     """
     The extent of the measurements.
 
+    @ivar loads: connections, and appends under way on each.
     @ivar warm_up_s, seconds: of each run; C{rounds} runs make one figure.
     """
 
-    windows: tuple[int, ...]
+    loads: tuple[tuple[int, int], ...]
     bodies: tuple[int, ...]
     rounds: int
     warm_up_s: float
@@ -106,8 +130,8 @@ def run_cell(group: MeasuredGroup, cell: Cell, wire: str, plan: Plan, measured: 
         cpu_s, begin_s = group.cpu_seconds(), time.monotonic()
         try:
             sample = group.measure(
-                wire, body_bytes=cell.body_bytes, window=cell.window, warm_up_s=plan.warm_up_s,
-                seconds=plan.seconds,
+                wire, body_bytes=cell.body_bytes, links=cell.links, window=cell.window,
+                warm_up_s=plan.warm_up_s, seconds=plan.seconds,
             )
         except LoadError as error:
             measured.failures.append(str(error))
@@ -128,7 +152,7 @@ def train(group: MeasuredGroup, plan: Plan) -> None:
     group.start()
     for wire in group.systems.values():
         group.measure(
-            wire, body_bytes=100, window=plan.windows[-1], warm_up_s=0.0,
+            wire, body_bytes=100, links=1, window=max(window for _links, window in plan.loads), warm_up_s=0.0,
             seconds=group.train_s * plan.train_share,
         )
 
@@ -137,14 +161,16 @@ def cells_of(group: MeasuredGroup, plan: Plan) -> Iterator[tuple[Cell, str]]:
     """Every cell of a group, and its generator."""
     for system, wire in group.systems.items():
         for body_bytes in plan.bodies:
-            for window in plan.windows:
-                yield Cell(system=system, flush=group.flush, body_bytes=body_bytes, window=window), wire
+            for links, window in plan.loads:
+                yield Cell(
+                    system=system, flush=group.flush, body_bytes=body_bytes, links=links, window=window
+                ), wire
 
 
 def measure_all(groups: list[MeasuredGroup], plan: Plan) -> dict[Cell, Measured]:
     """Start and train every group, then measure them in turns."""
     results: dict[Cell, Measured] = {}
-    runs = plan.rounds * len(plan.windows) * len(plan.bodies) * sum(len(group.systems) for group in groups)
+    runs = plan.rounds * len(plan.loads) * len(plan.bodies) * sum(len(group.systems) for group in groups)
     columns = (TextColumn("{task.completed}/{task.total} {task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("starting", total=runs)
@@ -202,14 +228,16 @@ def show(
     """Print the table. @param has_ratios: against each peer; not for cold ones."""
     peers = sorted({cell.system for cell in results if not cell.system.startswith("dledger")})
     peers = peers if has_ratios else []
-    columns = ["bytes", "window", "flush", "system", "per s", "least..most", "p50 ms", "p99 ms",
+    columns = ["bytes", "load", "flush", "system", "per s", "least..most", "p50 ms", "p99 ms",
                "MiB/member", "CPUs", "client"]
     rows = []
-    order = sorted(results, key=lambda cell: (cell.body_bytes, cell.window, cell.flush, cell.system))
+    order = sorted(
+        results, key=lambda cell: (cell.body_bytes, cell.links, cell.window, cell.flush, cell.system)
+    )
     for cell in order:
         measured = results[cell]
         rows.append([
-            str(cell.body_bytes), str(cell.window), cell.flush, cell.system,
+            str(cell.body_bytes), cell.load, cell.flush, cell.system,
             number(measured.throughput_per_s), "..".join(map(number, measured.spread)),
             number(median([sample.p50_ms for sample in measured.samples])),
             number(median([sample.p99_ms for sample in measured.samples])),
@@ -234,18 +262,20 @@ def show(
 
 def _show_ratios(results: dict[Cell, Measured], order: list[Cell], peers: list[str]) -> None:
     rows = [
-        [str(cell.body_bytes), str(cell.window), cell.flush, cell.system,
+        [str(cell.body_bytes), cell.load, cell.flush, cell.system,
          *(_ratio(results, cell, peer) for peer in peers)]
         for cell in order if cell.system.startswith("dledger")
     ]
-    columns = ["bytes", "window", "flush", "system", *(f"/ {peer}" for peer in peers)]
+    columns = ["bytes", "load", "flush", "system", *(f"/ {peer}" for peer in peers)]
     table("Ours by a peer's, within a flush class", columns, rows, left=4)
 
 
 def _show_aims(results: dict[Cell, Measured]) -> None:
     for window, aim in AIMS.items():
         for body_bytes in sorted({cell.body_bytes for cell in results}):
-            cell = Cell(system="dledger-binary", flush="async", body_bytes=body_bytes, window=window)
+            cell = Cell(
+                system="dledger-binary", flush="async", body_bytes=body_bytes, links=1, window=window
+            )
             if cell in results and (ratio := _ratio(results, cell, "java-dledger")):
                 verdict = "reached" if float(ratio[:-1]) >= aim else "MISSED"
                 console.print(f"aim: binary async {aim:g}x Java at window {window}, {body_bytes} B: "
@@ -256,7 +286,8 @@ def _show_aims(results: dict[Cell, Measured]) -> None:
 @click.option("--quick", is_flag=True,
               help="under a minute: 100-byte bodies, one short round, no ratios against cold peers")
 @click.option("--json", "json_path", type=click.Path(dir_okay=False), help="write the results to this file")
-@click.option("--windows", default="1,64,1000", show_default=True)
+@click.option("--windows", default="1,64,1000,256x4", show_default=True,
+              help="appends under way: of one connection, or connections x appends of each")
 @click.option("--bodies", default="100,1024", show_default=True, help="bytes")
 @click.option("--rounds", default=3, show_default=True)
 @click.option("--seconds", default=3.0, show_default=True, help="measured span of one run")
@@ -272,7 +303,7 @@ def main(
     """Measure appends to groups of three members."""
     named = click.get_current_context().get_parameter_source("peers") is not ParameterSource.DEFAULT
     plan = Plan(
-        windows=tuple(int(word) for word in windows.split(",")),
+        loads=tuple(parsed_load(word) for word in windows.split(",")),
         bodies=(100,) if quick else tuple(int(word) for word in bodies.split(",")),
         rounds=1 if quick else rounds, warm_up_s=0.3 if quick else 1.0, seconds=1.0 if quick else seconds,
         train_share=0.6 if quick else 1.0,

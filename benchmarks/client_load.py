@@ -12,7 +12,9 @@ import time
 from functools import partial
 from typing import Any
 
-from benchmarks.load import LoadError, Meter, Sample
+from twisted.internet.defer import gatherResults
+
+from benchmarks.load import LoadError, Meter, Sample, shares_of
 from dledger.client.appender import AppendOutcome
 from dledger.client.client import LogClient
 from dledger.client.errors import AppendError
@@ -47,18 +49,21 @@ class _Load:
 
 
 def run_client(
-    *, peers: str, group: str, body: bytes, window: int, warm_up_s: float, seconds: float,
+    *, peers: str, group: str, body: bytes, window: int, links: int = 1, warm_up_s: float, seconds: float,
     tls: TlsFiles | None = None, exactly_once: bool = False,
 ) -> Sample:
     """
-    Keep C{window} appends unanswered until the time is over.
+    Keep C{window} appends of each of C{links} clients unanswered until the time is over.
 
     @raise LoadError: no leader was found in time.
     """
     from twisted.internet import reactor as _reactor
 
     reactor: Any = _reactor
-    client = LogClient(peers, group=group, reactor=reactor, wire="binary", tls=tls, exactly_once=exactly_once)
+    clients = [
+        LogClient(peers, group=group, reactor=reactor, wire="binary", tls=tls, exactly_once=exactly_once)
+        for _ in range(links)
+    ]
     failures: list[str] = []
     meters: list[Meter] = []
 
@@ -66,19 +71,21 @@ def run_client(
         begin_s = time.perf_counter() + warm_up_s
         meter = Meter(begin_s=begin_s, end_s=begin_s + seconds)
         meters.append(meter)
-        load = _Load(reactor, client, meter)
         reactor.callLater(warm_up_s + seconds, reactor.stop)
-        calls = min(CALLS, window)
-        for number in range(calls):
-            load.submit((body,) * (window // calls + (number < window % calls)))
+        for client in clients:
+            load = _Load(reactor, client, meter)
+            for share in shares_of(window, CALLS):
+                load.submit((body,) * share)
 
     def failed(failure: Any) -> None:
         failures.append(failure.getErrorMessage())
         reactor.stop()
 
-    reactor.callWhenRunning(lambda: client.metadata().addCallbacks(begin, failed))
+    reactor.callWhenRunning(
+        lambda: gatherResults([client.metadata() for client in clients]).addCallbacks(begin, failed))
     reactor.run()
-    client.close()
+    for client in clients:
+        client.close()
     if failures:
         raise LoadError(failures[0])
     return meters[0].sample()

@@ -53,7 +53,9 @@ class MeasuredGroup:
         """Wait until the leader has stayed the same for a while."""
         raise NotImplementedError
 
-    def measure(self, wire: str, *, body_bytes: int, window: int, warm_up_s: float, seconds: float) -> Sample:
+    def measure(
+        self, wire: str, *, body_bytes: int, links: int, window: int, warm_up_s: float, seconds: float
+    ) -> Sample:
         """Run the generator once. @raise LoadError: the run could not be finished."""
         raise NotImplementedError
 
@@ -124,12 +126,14 @@ class OurGroup(MeasuredGroup):
             time.sleep(0.3)
         self._leader_id = seen[-1]
 
-    def measure(self, wire: str, *, body_bytes: int, window: int, warm_up_s: float, seconds: float) -> Sample:
+    def measure(
+        self, wire: str, *, body_bytes: int, links: int, window: int, warm_up_s: float, seconds: float
+    ) -> Sample:
         """Run the generator once against the leader."""
         return load_in_child(
             address=self._group.peers[self._leader_id], remote_id=self._leader_id, group=GROUP_NAME,
-            wire=wire, window=window, body_bytes=body_bytes, warm_up_s=warm_up_s, seconds=seconds,
-            peers=self._group.peers_text, keys=self._keys,
+            wire=wire, links=links, window=window, body_bytes=body_bytes, warm_up_s=warm_up_s,
+            seconds=seconds, peers=self._group.peers_text, keys=self._keys,
         )
 
 
@@ -181,11 +185,13 @@ class JavaGroup(MeasuredGroup):
             if leader_id != self._leader_id:
                 self._leader_id, since = leader_id, time.monotonic()
 
-    def measure(self, wire: str, *, body_bytes: int, window: int, warm_up_s: float, seconds: float) -> Sample:
+    def measure(
+        self, wire: str, *, body_bytes: int, links: int, window: int, warm_up_s: float, seconds: float
+    ) -> Sample:
         """Run the generator once against the leader."""
         return load_in_child(
             address=self._peers[self._leader_id], remote_id=self._leader_id, group=GROUP_NAME, wire=wire,
-            window=window, body_bytes=body_bytes, warm_up_s=warm_up_s, seconds=seconds,
+            links=links, window=window, body_bytes=body_bytes, warm_up_s=warm_up_s, seconds=seconds,
         )
 
 
@@ -227,14 +233,17 @@ class PySyncObjGroup(MeasuredGroup):
                 raise ChildError("no leader of the PySyncObj members within 30 s")
             time.sleep(0.2)
 
-    def measure(self, wire: str, *, body_bytes: int, window: int, warm_up_s: float, seconds: float) -> Sample:
+    def measure(
+        self, wire: str, *, body_bytes: int, links: int, window: int, warm_up_s: float, seconds: float
+    ) -> Sample:
         """Run the generator once, inside the leader."""
         import json
 
         for member in self._members:
             if member.ask("leads") == "yes":
-                answer = member.ask(
-                    f"load {body_bytes} {window} {warm_up_s} {seconds}", seconds=warm_up_s + seconds + 30
+                answer = member.ask(  # (its callers are in its own process)
+                    f"load {body_bytes} {links * window} {warm_up_s} {seconds}",
+                    seconds=warm_up_s + seconds + 30,
                 )
                 return Sample(**json.loads(answer))
         raise LoadError("no PySyncObj member leads")
@@ -266,7 +275,7 @@ def make_groups(
     """
     wanted = [*peers]
     check_names(wanted, KNOWN)
-    systems = {"dledger-binary": "client", "dledger-remoting": "remoting"}
+    systems = {"dledger-binary": "client", "dledger-native": "native", "dledger-remoting": "remoting"}
     if "exact" in wanted:
         wanted.remove("exact")
         systems["dledger-exact"] = "exact"

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.processes.test_load -*-
 """
-A load generator with little code: one connection, a window of appends, plain sockets.
+A load generator with little code: a window of appends, on one connection or split among many, plain sockets.
 
 The same program loads our members and Java's, so a difference between them does not come from the client.
 Over C{remoting} every append is its own JSON frame, cut from a template; over C{native} appends that become
@@ -17,14 +17,16 @@ import base64
 import json
 import random
 import re
+import selectors
 import socket
 import struct
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
 import click
@@ -68,6 +70,7 @@ def paired_ratio(above: Sequence[Sample | None], below: Sequence[Sample | None])
     ])
 
 
+_SILENCE_S = 10.0
 #: Seconds that a generator may take longer than it should.
 PATIENCE_S = 30.0
 
@@ -123,8 +126,34 @@ class Meter:
         return float("nan")
 
 
+class Frames(Protocol):
+    """
+    The requests and answers of one connection.
+
+    @ivar opening: sent first.
+    """
+
+    opening: bytes
+
+    def requests(self, count: int) -> tuple[bytes, list[tuple[int, int]]]:
+        """@return: requests for C{count} operations; (id, operations) of each that is answered."""
+
+    def answers(self, data: bytearray) -> Iterator[tuple[int, str]]:
+        """Take whole answers from C{data}. @return: id, and what is wrong (empty for nothing)."""
+
+
+def _problem(code: int) -> str:
+    return "" if code == 200 else f"code {code}"
+
+
 class RemotingFrames:
-    """Append requests as JSON frames, one per entry, and the parsing of their answers."""
+    """
+    Append requests as JSON frames, one per entry, and the parsing of their answers.
+
+    Implements L{Frames}.
+    """
+
+    opening = b""
 
     def __init__(self, *, group: str, remote_id: str, body: bytes) -> None:
         text = base64.b64encode(body).decode()
@@ -134,11 +163,6 @@ class RemotingFrames:
         self._opaque = 0
 
     def requests(self, count: int) -> tuple[bytes, list[tuple[int, int]]]:
-        """
-        Frames for C{count} more appends.
-
-        @return: the bytes, and (opaque, appends in it) of each frame.
-        """
         parts, ids = [], []
         for _ in range(count):
             self._opaque += 1
@@ -151,8 +175,7 @@ class RemotingFrames:
             ids.append((self._opaque, 1))
         return b"".join(parts), ids
 
-    def answers(self, data: bytearray) -> Iterator[tuple[int, int]]:
-        """Take whole frames off C{data}: (opaque, response code) of each."""
+    def answers(self, data: bytearray) -> Iterator[tuple[int, str]]:
         at = 0
         while len(data) - at >= 8:
             length, header_length = struct.unpack_from(">ii", data, at)
@@ -161,13 +184,19 @@ class RemotingFrames:
                 break
             opaque = _OPAQUE.search(data, at + 8, end)
             code = _CODE.search(data, at + 8 + (header_length & 0xFFFFFF), end)
-            yield int(opaque.group(1)) if opaque else -1, int(code.group(1)) if code else -1
+            yield int(opaque.group(1)) if opaque else -1, _problem(int(code.group(1)) if code else -1)
             at = end
         del data[:at]
 
 
 class NativeFrames:
-    """Append requests as native frames; appends that become possible at the same time share one."""
+    """
+    Append requests as native frames; appends that become possible at the same time share one.
+
+    Implements L{Frames}.
+    """
+
+    opening = b""
 
     def __init__(self, *, group: str, remote_id: str, body: bytes) -> None:
         from protocols.wire.framing import FrameBuffer
@@ -181,7 +210,6 @@ class NativeFrames:
         self._opaque = 0
 
     def requests(self, count: int) -> tuple[bytes, list[tuple[int, int]]]:
-        """As L{RemotingFrames.requests}."""
         parts, ids = [], []
         while count:
             taken = min(count, _NATIVE_BODIES_MAX)
@@ -193,68 +221,100 @@ class NativeFrames:
             count -= taken
         return b"".join(parts), ids
 
-    def answers(self, data: bytearray) -> Iterator[tuple[int, int]]:
-        """As L{RemotingFrames.answers}."""
+    def answers(self, data: bytearray) -> Iterator[tuple[int, str]]:
         frames = self._buffer.feed(bytes(data))
         data.clear()
         for _kind, frame in frames:
             opaque, message = self._decode(frame)
-            yield opaque, int(getattr(message, "code", -1))
+            yield opaque, _problem(int(getattr(message, "code", -1)))
 
 
-def run_window(
-    frames: RemotingFrames | NativeFrames, *, address: str, window: int, warm_up_s: float, seconds: float
+@attrs.define(eq=False)
+class Link:
+    """One connection. Invariant: its free and its unanswered operations are its share of the window."""
+
+    frames: Frames
+    socket: socket.socket
+    free: int
+    received: bytearray = attrs.Factory(bytearray)
+    sent: dict[int, tuple[float, int]] = attrs.Factory(dict)
+
+    def fill(self) -> None:
+        """Send what is free."""
+        if self.free:
+            data, ids = self.frames.requests(self.free)
+            now_s = time.perf_counter()
+            self.sent.update((one, (now_s, count)) for one, count in ids)
+            self.free = 0
+            self.socket.sendall(data)
+
+    def read(self, meter: Meter) -> None:
+        """Take answers. @raise LoadError: the connection ended."""
+        data = self.socket.recv(1 << 18)
+        if not data:
+            raise LoadError("the server closed a connection")
+        self.received += data
+        now_s = time.perf_counter()
+        for one, problem in self.frames.answers(self.received):
+            sent_s, count = self.sent.pop(one)
+            self.free += count
+            if problem:
+                meter.not_done(problem, count)
+            else:
+                meter.acknowledged(sent_s, now_s, count)
+
+
+def shares_of(window: int, links: int) -> list[int]:
+    """C{window} divided among at most C{links} connections, none without a share."""
+    links = min(links, window)
+    return [window // links + (number < window % links) for number in range(links)]
+
+
+def run_links(
+    make: Callable[[], Frames], *, address: str, shares: Sequence[int], warm_up_s: float, seconds: float
 ) -> Sample:
     """
-    Keep C{window} appends unanswered until the time is over.
+    Keep a share of the window unanswered on each connection until the time is over.
 
-    @raise LoadError: there is no connection, or no answer for ten seconds.
+    @raise LoadError: a connection failed, or there was no answer for ten seconds.
     """
     host, _colon, port = address.rpartition(":")
-    try:
-        link = socket.create_connection((host, int(port)), timeout=10.0)
-    except OSError as error:
-        raise LoadError(f"{address}: {error}") from error
-    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    links = []
     begin_s = time.perf_counter() + warm_up_s
     meter = Meter(begin_s=begin_s, end_s=begin_s + seconds)
-    sent: dict[int, tuple[float, int]] = {}
-    received = bytearray()
-    free = window
-    with link:
-        while (now_s := time.perf_counter()) < meter.end_s:
-            if free:
-                data, ids = frames.requests(free)
-                for opaque, count in ids:
-                    sent[opaque] = (now_s, count)
-                free = 0
-                link.sendall(data)
-            try:
-                data = link.recv(1 << 18)
-            except OSError as error:
-                raise LoadError(f"{address}: {error}") from error
-            if not data:
-                raise LoadError(f"{address} closed the connection")
-            received += data
-            now_s = time.perf_counter()
-            for opaque, code in frames.answers(received):
-                sent_s, count = sent.pop(opaque)
-                free += count
-                if code == 200:
-                    meter.acknowledged(sent_s, now_s, count)
-                else:
-                    meter.not_done(f"code {code}", count)
+    with selectors.DefaultSelector() as selector:
+        try:
+            for share in shares:
+                end = socket.create_connection((host, int(port)), timeout=_SILENCE_S)
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                links.append(Link(make(), end, share))
+                end.sendall(links[-1].frames.opening)
+                selector.register(end, selectors.EVENT_READ, links[-1])
+                links[-1].fill()
+            while time.perf_counter() < meter.end_s:
+                ready = selector.select(_SILENCE_S)
+                if not ready:
+                    raise LoadError(f"no answer of {address} for {_SILENCE_S:g} s")
+                for key, _events in ready:
+                    key.data.read(meter)
+                    key.data.fill()
+        except OSError as error:
+            raise LoadError(f"{address}: {error}") from error
+        finally:
+            for link in links:
+                link.socket.close()
     return meter.sample()
 
 
 def load_in_child(
     *, address: str, remote_id: str, group: str, wire: str, window: int, body_bytes: int, warm_up_s: float,
-    seconds: float, peers: str = "", watch: Callable[[], None] | None = None, keys: TlsFiles | None = None,
-    patience_s: float = PATIENCE_S,
+    seconds: float, links: int = 1, peers: str = "", watch: Callable[[], None] | None = None,
+    keys: TlsFiles | None = None, patience_s: float = PATIENCE_S,
 ) -> Sample:
     """
     Run a generator in its own process.
 
+    @param window: appends under way on each of C{links} connections.
     @param watch: called a few times a second while it runs.
     @param keys: for TLS; only for the wire C{client}.
     @param patience_s: see L{run_generator}.
@@ -262,7 +322,8 @@ def load_in_child(
     """
     command = [
         sys.executable, "-m", "benchmarks.load", "--address", address, "--remote-id", remote_id,
-        "--group", group, "--wire", wire, "--window", str(window), "--body-bytes", str(body_bytes),
+        "--group", group, "--wire", wire, "--links", str(links), "--window", str(window),
+        "--body-bytes", str(body_bytes),
         "--warm-up", str(warm_up_s), "--seconds", str(seconds), "--peers", peers,
     ]
     if keys is not None:
@@ -337,13 +398,14 @@ def run_generator(
 @click.option(
     "--wire", type=click.Choice(["remoting", "native", "client", "aio", "exact"]), default="remoting"
 )
-@click.option("--window", default=64, show_default=True, help="appends in flight")
+@click.option("--window", default=64, show_default=True, help="appends in flight, on each connection")
+@click.option("--links", default=1, show_default=True, help="connections, each of a client of its own")
 @click.option("--body-bytes", default=100, show_default=True)
 @click.option("--keys", nargs=3, help="certificate, key and authority, for --wire client with TLS")
 @click.option("--warm-up", default=1.0, show_default=True, help="seconds before the measured span")
 @click.option("--seconds", default=3.0, show_default=True, help="length of the measured span")
 def main(
-    address: str, remote_id: str, group: str, peers: str, wire: str, window: int, body_bytes: int,
+    address: str, remote_id: str, group: str, peers: str, wire: str, window: int, links: int, body_bytes: int,
     keys: tuple[str, str, str] | None, warm_up: float, seconds: float,
 ) -> None:
     """Load one member; print one line of JSON."""
@@ -359,15 +421,19 @@ def main(
             from benchmarks.client_load import run_client
 
             sample = run_client(
-                peers=peers, group=group, body=body, window=window, warm_up_s=warm_up, seconds=seconds,
+                peers=peers, group=group, body=body, window=window, links=links, warm_up_s=warm_up,
+                seconds=seconds,
                 tls=TlsFiles(certificate=keys[0], key=keys[1], authority=keys[2]) if keys else None,
                 exactly_once=wire == "exact",
             )
         else:
-            frames = (RemotingFrames if wire == "remoting" else NativeFrames)(
-                group=group, remote_id=remote_id, body=body
+            make = partial(
+                RemotingFrames if wire == "remoting" else NativeFrames, group=group, remote_id=remote_id,
+                body=body,
             )
-            sample = run_window(frames, address=address, window=window, warm_up_s=warm_up, seconds=seconds)
+            sample = run_links(
+                make, address=address, shares=[window] * links, warm_up_s=warm_up, seconds=seconds
+            )
     except LoadError as error:
         raise click.ClickException(str(error)) from error
     click.echo(json.dumps(attrs.asdict(sample)))

@@ -97,11 +97,14 @@ class PeerGroup(MeasuredGroup):
             time.sleep(0.2)
         self.target = seen
 
-    def measure(self, wire: str, *, body_bytes: int, window: int, warm_up_s: float, seconds: float) -> Sample:
+    def measure(
+        self, wire: str, *, body_bytes: int, links: int, window: int, warm_up_s: float, seconds: float
+    ) -> Sample:
         """Run the generator once against the leader."""
         return run_generator(
-            [sys.executable, "-m", "benchmarks.peer_load", wire, self.target, "--window", str(window),
-             "--body-bytes", str(body_bytes), "--warm-up", str(warm_up_s), "--seconds", str(seconds)],
+            [sys.executable, "-m", "benchmarks.peer_load", wire, self.target, "--links", str(links),
+             "--window", str(window), "--body-bytes", str(body_bytes), "--warm-up", str(warm_up_s),
+             "--seconds", str(seconds)],
             what=f"{self.peer.name} at {self.target}", seconds=warm_up_s + seconds,
         )
 

@@ -12,17 +12,15 @@ from __future__ import annotations
 
 import json
 import random
-import selectors
-import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterator
+from typing import Any
 
 import attrs
 import click
 
-from benchmarks.load import LoadError, Meter, Sample
+from benchmarks.load import LoadError, Meter, Sample, run_links, shares_of
 
 STREAM = "bench"
 #: Redis keeps about this many entries: its log is in memory as a whole.
@@ -31,22 +29,6 @@ REDIS_KEPT = 100_000
 #: client reads, with eight it wakes up more often; two were the fastest at windows of 64 and 1000.
 REDIS_LINKS = 2
 _SILENCE_S = 10.0
-
-
-class Frames(Protocol):
-    """
-    The requests and answers of one connection.
-
-    @ivar opening: sent first.
-    """
-
-    opening: bytes
-
-    def requests(self, count: int) -> tuple[bytes, list[tuple[int, int]]]:
-        """@return: requests for C{count} operations; (id, operations) of each that is answered."""
-
-    def answers(self, data: bytearray) -> Iterator[tuple[int, str]]:
-        """Take whole answers from C{data}. @return: id, and what is wrong (empty for nothing)."""
 
 
 class NatsFrames:
@@ -70,6 +52,7 @@ class NatsFrames:
         self._pongs = b""
 
     def requests(self, count: int) -> tuple[bytes, list[tuple[int, int]]]:
+        """Publications, each with its own inbox."""
         first, self._number = self._number, self._number + count
         numbers = range(first, first + count)
         data = b"".join(
@@ -79,6 +62,7 @@ class NatsFrames:
         return pongs + data, [(number, 1) for number in numbers]
 
     def answers(self, data: bytearray) -> Iterator[tuple[int, str]]:
+        """Acknowledgements of the stream."""
         at, found = 0, []
         while (end := data.find(b"\r\n", at)) >= 0:
             line = bytes(data[at:end])
@@ -122,11 +106,13 @@ class RedisFrames:
         self._problem = ""
 
     def requests(self, count: int) -> tuple[bytes, list[tuple[int, int]]]:
+        """Entries, and one WAIT after them."""
         self._number += 1
         self._expected.append(self._number)
         return self._add * count + self._wait, [(self._number, count)]
 
     def answers(self, data: bytearray) -> Iterator[tuple[int, str]]:
+        """Answers to WAIT."""
         at, found = 0, []
         while (end := data.find(b"\r\n", at)) >= 0:
             kind, text = data[at : at + 1], bytes(data[at + 1 : end])
@@ -151,83 +137,6 @@ def _redis_command(*words: bytes) -> bytes:
     return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words)
 
 
-@attrs.define(eq=False)
-class _Link:
-    """One connection. Invariant: its free and its unanswered operations are its share of the window."""
-
-    frames: Frames
-    socket: socket.socket
-    free: int
-    received: bytearray = attrs.Factory(bytearray)
-    sent: dict[int, tuple[float, int]] = attrs.Factory(dict)
-
-    def fill(self) -> None:
-        """Send what is free."""
-        if self.free:
-            data, ids = self.frames.requests(self.free)
-            now_s = time.perf_counter()
-            self.sent.update((one, (now_s, count)) for one, count in ids)
-            self.free = 0
-            self.socket.sendall(data)
-
-    def read(self, meter: Meter) -> None:
-        """Take answers. @raise LoadError: the connection ended."""
-        data = self.socket.recv(1 << 18)
-        if not data:
-            raise LoadError("the server closed a connection")
-        self.received += data
-        now_s = time.perf_counter()
-        for one, problem in self.frames.answers(self.received):
-            sent_s, count = self.sent.pop(one)
-            self.free += count
-            if problem:
-                meter.not_done(problem, count)
-            else:
-                meter.acknowledged(sent_s, now_s, count)
-
-
-def shares_of(window: int, links: int) -> list[int]:
-    """C{window} divided among at most C{links} connections, none without a share."""
-    links = min(links, window)
-    return [window // links + (number < window % links) for number in range(links)]
-
-
-def run_links(
-    make: Callable[[], Frames], *, address: str, shares: Sequence[int], warm_up_s: float, seconds: float
-) -> Sample:
-    """
-    Keep a share of the window unanswered on each connection until the time is over.
-
-    @raise LoadError: a connection failed, or there was no answer for ten seconds.
-    """
-    host, _colon, port = address.rpartition(":")
-    links = []
-    begin_s = time.perf_counter() + warm_up_s
-    meter = Meter(begin_s=begin_s, end_s=begin_s + seconds)
-    with selectors.DefaultSelector() as selector:
-        try:
-            for share in shares:
-                end = socket.create_connection((host, int(port)), timeout=_SILENCE_S)
-                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                links.append(_Link(make(), end, share))
-                end.sendall(links[-1].frames.opening)
-                selector.register(end, selectors.EVENT_READ, links[-1])
-                links[-1].fill()
-            while time.perf_counter() < meter.end_s:
-                ready = selector.select(_SILENCE_S)
-                if not ready:
-                    raise LoadError(f"no answer of {address} for {_SILENCE_S:g} s")
-                for key, _events in ready:
-                    key.data.read(meter)
-                    key.data.fill()
-        except OSError as error:
-            raise LoadError(f"{address}: {error}") from error
-        finally:
-            for link in links:
-                link.socket.close()
-    return meter.sample()
-
-
 # -- etcd -------------------------------------------------------------------------------------------
 
 
@@ -245,23 +154,30 @@ def _varint(number: int) -> bytes:
     return bytes(found)
 
 
-def run_etcd(*, address: str, body: bytes, window: int, warm_up_s: float, seconds: float) -> Sample:
+def run_etcd(
+    *, address: str, body: bytes, window: int, links: int, warm_up_s: float, seconds: float
+) -> Sample:
     """
-    Keep C{window} puts of new keys outstanding on one channel. Callbacks run in a thread of C{grpcio}.
+    Keep C{window} puts of new keys outstanding on each of C{links} channels. Callbacks run in a thread of
+    C{grpcio}.
 
     @raise LoadError: the leader cannot be reached.
     """
     import grpc
 
-    channel = grpc.insecure_channel(address)
+    # (Channels of one process share a connection otherwise.)
+    channels = [
+        grpc.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)]) for _ in range(links)
+    ]
     try:
-        grpc.channel_ready_future(channel).result(timeout=_SILENCE_S)
+        for channel in channels:
+            grpc.channel_ready_future(channel).result(timeout=_SILENCE_S)
     except grpc.FutureTimeoutError:
         raise LoadError(f"{address} cannot be reached") from None
-    put = channel.unary_unary("/etcdserverpb.KV/Put")
+    puts = [channel.unary_unary("/etcdserverpb.KV/Put") for channel in channels]
     begin_s = time.perf_counter() + warm_up_s
     meter = Meter(begin_s=begin_s, end_s=begin_s + seconds)
-    free, number, run = threading.Semaphore(window), 0, random.SystemRandom().randrange(1 << 48)
+    free, number, run = threading.Semaphore(links * window), 0, random.SystemRandom().randrange(1 << 48)
 
     def settled(sent_s: float, call: Any) -> None:
         if call.code() == grpc.StatusCode.OK:
@@ -274,22 +190,24 @@ def run_etcd(*, address: str, body: bytes, window: int, warm_up_s: float, second
         if free.acquire(timeout=0.1):
             number += 1
             sent_s = time.perf_counter()
-            call = put.future(put_request(b"%012x/%09d" % (run, number), body), timeout=_SILENCE_S)
+            request = put_request(b"%012x/%09d" % (run, number), body)
+            call = puts[number % links].future(request, timeout=_SILENCE_S)
             call.add_done_callback(lambda done, sent_s=sent_s: settled(sent_s, done))
-    for _operation in range(window):
+    for _operation in range(links * window):
         free.acquire(timeout=_SILENCE_S)
-    channel.close()
+    for channel in channels:
+        channel.close()
     return meter.sample()
 
 
 @click.command()
 @click.argument("system", type=click.Choice(["nats", "redis", "etcd"]))
 @click.argument("address")
-@click.option("--window", default=64, show_default=True, help="operations in flight")
+@click.option("--window", default=64, show_default=True, help="operations in flight, on each connection")
 @click.option("--body-bytes", default=100, show_default=True)
 @click.option("--warm-up", default=1.0, show_default=True, help="seconds before the measured span")
 @click.option("--seconds", default=3.0, show_default=True, help="length of the measured span")
-@click.option("--links", default=REDIS_LINKS, show_default=True, help="connections that share redis's window")
+@click.option("--links", default=1, show_default=True, help="connections, each of a client of its own")
 def main(
     system: str, address: str, window: int, body_bytes: int, warm_up: float, seconds: float, links: int
 ) -> None:
@@ -297,10 +215,12 @@ def main(
     body = random.Random(1).randbytes(body_bytes)
     try:
         if system == "etcd":
-            sample = run_etcd(address=address, body=body, window=window, warm_up_s=warm_up, seconds=seconds)
+            sample = run_etcd(
+                address=address, body=body, window=window, links=links, warm_up_s=warm_up, seconds=seconds
+            )
         else:
             frames = {"nats": NatsFrames, "redis": RedisFrames}[system]
-            shares = shares_of(window, links if system == "redis" else 1)
+            shares = shares_of(window, REDIS_LINKS if system == "redis" else 1) * links
             sample = run_links(
                 lambda: frames(body), address=address, shares=shares, warm_up_s=warm_up, seconds=seconds
             )

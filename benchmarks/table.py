@@ -25,6 +25,7 @@ from xml.sax.saxutils import escape
 
 import click
 
+from benchmarks.append import load_text
 from benchmarks.common import number
 from benchmarks.load import ROOT
 
@@ -34,11 +35,15 @@ SECTION = re.compile(
 )
 
 _Row = Mapping[str, Any]
-_Place = tuple[int, int]
+_Place = tuple[int, int, int]
 
 
 def _places(rows: Sequence[_Row]) -> list[_Place]:
-    return sorted({(row["body_bytes"], row["window"]) for row in rows})
+    return sorted({_place_of(row) for row in rows})
+
+
+def _place_of(row: _Row) -> _Place:
+    return row["body_bytes"], row["links"], row["window"]
 
 
 def _systems(rows: Sequence[_Row]) -> list[tuple[str, str]]:
@@ -49,7 +54,7 @@ def _systems(rows: Sequence[_Row]) -> list[tuple[str, str]]:
 
 def _by_place(rows: Sequence[_Row], system: str, flush: str) -> dict[_Place, _Row]:
     return {
-        (row["body_bytes"], row["window"]): row
+        _place_of(row): row
         for row in rows if (row["system"], row["flush"]) == (system, flush)
     }
 
@@ -76,8 +81,8 @@ def markdown(document: Mapping[str, Any]) -> str:
     places = _places(rows)
     lines = [f"**{document['note']}**", ""] if document["note"] else []
     lines += [
-        "| System | Acknowledged when in | " + " | ".join(f"{size} B x {window}" for size, window in places)
-        + " |",
+        "| System | Acknowledged when in | "
+        + " | ".join(f"{size} B x {load_text(links, window)}" for size, links, window in places) + " |",
         "|---|---|" + "---:|" * len(places),
     ]
     for system, flush in _systems(rows):
@@ -94,7 +99,8 @@ def markdown(document: Mapping[str, Any]) -> str:
         lines.append(f"| {system} {flush} | {durability} | " + " | ".join(cells) + " |")
     rounds = max(len(row["rounds_per_s"]) for row in rows)
     what = "one round" if rounds == 1 else f"median of {rounds} rounds (least..most)"
-    lines += ["", f"Operations per second, {what}; columns are bytes of a body x operations outstanding."]
+    lines += ["", f"Operations per second, {what}; columns are bytes of a body x operations outstanding "
+              "(256x4: on 256 connections, four on each)."]
     operations: dict[str, list[str]] = {}
     for system, flush in _systems(rows):
         operation = next(iter(_by_place(rows, system, flush).values()))["operation"]
@@ -126,13 +132,14 @@ def svg(document: Mapping[str, Any]) -> str:
     if document["note"]:
         parts.append(f'<text x="4" y="{top}" font-weight="bold">{escape(document["note"])}</text>')
         top += 24
-    for size, window in _places(rows):
+    for size, links, window in _places(rows):
         parts.append(
-            f'<text x="4" y="{top}">{size} bytes, {window} outstanding, per second (log scale)</text>'
+            f'<text x="4" y="{top}">{size} bytes, {load_text(links, window)} outstanding, per second '
+            "(log scale)</text>"
         )
         top += 8
         for system, flush in _systems(rows):
-            row = _by_place(rows, system, flush).get((size, window))
+            row = _by_place(rows, system, flush).get((size, links, window))
             if row is None:
                 continue
             colour = "#27628f" if system.startswith("dledger") else "#a9a9a9"

@@ -20,8 +20,8 @@ from benchmarks.__main__ import PROGRAMS
 from benchmarks.append import Cell, Measured, Plan, measure_all
 from benchmarks.common import Machine
 from benchmarks.groups import KNOWN, MeasuredGroup, make_groups
-from benchmarks.load import ROOT, LoadError, Meter, Sample
-from benchmarks.peer_load import Frames, NatsFrames, RedisFrames, _Link, put_request, shares_of
+from benchmarks.load import ROOT, Frames, Link, LoadError, Meter, Sample, shares_of
+from benchmarks.peer_load import NatsFrames, RedisFrames, put_request
 from benchmarks.peer_read import NatsMessages, fields_of, watch_request
 from benchmarks.peers import PEERS, MissingPeerError, find_program, promise_of, version_in
 from tests.processes.children import Child
@@ -170,7 +170,7 @@ class LinkTests(SynchronousTestCase):
     def test_window(self) -> None:
         """As many are sent again as were answered; refusals are counted."""
         end, meter = FakeSocket(), Meter(begin_s=0.0, end_s=1e12)
-        link = _Link(NatsFrames(b"x"), end, 4)  # type: ignore[arg-type]
+        link = Link(NatsFrames(b"x"), end, 4)  # type: ignore[arg-type]
         link.fill()
         link.fill()
         self.assertEqual([data.count(b"PUB") for data in end.sent], [4])
@@ -337,7 +337,9 @@ class FakeGroup(MeasuredGroup):
     def _notify(self, what: str) -> None:
         self._events.append(f"{what} {next(iter(self.systems))}")
 
-    def measure(self, wire: str, *, body_bytes: int, window: int, warm_up_s: float, seconds: float) -> Sample:
+    def measure(
+        self, wire: str, *, body_bytes: int, links: int, window: int, warm_up_s: float, seconds: float
+    ) -> Sample:
         """The next rate."""
         self._notify(f"{window}")
         rate = self._rates.pop(0) if self._rates else 100.0
@@ -354,7 +356,7 @@ def measured(*rates: float) -> Measured:
 def results_of(**systems: tuple[str, tuple[float, ...]]) -> dict[Cell, Measured]:
     """Name (with _ for -) to flush and rates, at one place."""
     return {
-        Cell(system=name.replace("_", "-"), flush=flush, body_bytes=100, window=64): measured(*rates)
+        Cell(system=name.replace("_", "-"), flush=flush, body_bytes=100, links=1, window=64): measured(*rates)
         for name, (flush, rates) in systems.items()
     }
 
@@ -365,7 +367,7 @@ class MeasuringTests(SynchronousTestCase):
     def test_interleaved(self) -> None:
         """All are started and warmed up; in each round each is measured while the others are paused."""
         events: list[str] = []
-        plan = Plan(windows=(1, 64), bodies=(100,), rounds=2, warm_up_s=0.0, seconds=0.1)
+        plan = Plan(loads=((1, 1), (1, 64)), bodies=(100,), rounds=2, warm_up_s=0.0, seconds=0.1)
         found = measure_all([FakeGroup(name, events) for name in "ab"], plan)
         started = [f"{what} {name}" for name in "ab" for what in ("start", "64", "pause")]
         a_round = [f"{what} {name}" for name in "ab" for what in ("resume", "1", "64", "pause")]

@@ -21,14 +21,13 @@ import attrs
 
 from dledger.core.election.changes import MembershipChanges
 from dledger.core.election.transfer import LeadershipTransfer
-from dledger.core.replication.appends import PendingAppends
+from dledger.core.replication.appends import PendingAppends, QuorumAckChecker
 from dledger.core.replication.catch_up import TurnBudget
 from dledger.core.replication.dispatcher import EntryDispatcher, dispatch_to_members, take_turns
 from dledger.core.replication.reads import HeartBeats, LinearizableReads
 from dledger.core.state import effects as fx
 from dledger.core.state import inputs as ev
 from dledger.core.state.member_state import MemberState
-from dledger.core.state.quorum import QuorumAckChecker
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.own.own_entries import TERM_START_CHANNEL
 

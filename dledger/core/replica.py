@@ -133,9 +133,9 @@ class DLedgerCore:
             ev.RequestReceived: self._on_request_received, ev.RequestAbandoned: self._on_request_abandoned,
             ev.PeerDisconnected: self._on_peer_disconnected, ev.PeerConnected: self._on_peer_connected,
             ev.PeerIncompatible: self._on_peer_incompatible, ev.StoreFailed: self._on_store_failed,
-            ev.MembersIntroduced: self.member.on_introduced, ev.RequestFailed: self._on_request_failed,
-            ev.ResponseReceived: self._on_response_received, ev.MachineChecked: self.member.machine.checked,
-            ev.TurnCame: self.leading.on_turn_came,
+            ev.MembersIntroduced: self.member.introductions.on_introduced,
+            ev.RequestFailed: self._on_request_failed, ev.ResponseReceived: self._on_response_received,
+            ev.MachineChecked: self.member.peers.machine.checked, ev.TurnCame: self.leading.on_turn_came,
         }
 
     def step(self, happened: ev.Input, now_ms: int) -> tuple[fx.Effect, ...]:
@@ -296,7 +296,7 @@ class DLedgerCore:
                 self.out.reply(token, admission.refusing_answer(member, request, fault))
                 self._note_refused(leader_id, request, fault)
                 return
-            member.heard_from(leader_id, request.wire_version)
+            member.peers.heard(leader_id, request.wire_version, member.out.now_ms)
             if type(request) is VoteRequest and self.elector.voter.turns_away(token, request):
                 return
             if request.term > member.term and not (isinstance(request, VoteRequest) and request.pre_vote):
@@ -336,9 +336,9 @@ class DLedgerCore:
             self._note_refused(peer_id, response, "term")
             owner.on_request_failed(peer_id, received.request_id, "its term is out of bounds")
             return
-        member.heard_from(peer_id, response.wire_version)
+        member.peers.heard(peer_id, response.wire_version, member.out.now_ms)
         if type(response) is HeartBeatResponse:
-            member.heard_of_disk(peer_id, response.wire_version, response.code)
+            member.peers.heard_state(peer_id, response.wire_version, member.out.now_ms, response.code)
         if is_ahead and not isinstance(response, _INFORMATION):  # nothing that binds
             self._pass_term_gate(response.term, type(response).__name__)
         owner.on_response(peer_id, received.request_id, response)
@@ -357,7 +357,7 @@ class DLedgerCore:
         understand each other. A new connection clears the mark: another program may listen there.
         """
         member = self.member
-        member.incompatible.add(peer_id)
+        member.peers.incompatible.add(peer_id)
         is_busy = member.is_leader or self.elector.campaign is not Campaign.NONE
         if is_busy and not member.is_understood:
             self._step_down("a quorum does not understand the pushes of this member")
@@ -370,10 +370,10 @@ class DLedgerCore:
         self.elector.peer_disconnected(disconnected.peer_id)
 
     def _on_peer_incompatible(self, incompatible: ev.PeerIncompatible) -> None:
-        self.member.incompatible.add(incompatible.peer_id)
+        self.member.peers.incompatible.add(incompatible.peer_id)
 
     def _on_peer_connected(self, connected: ev.PeerConnected) -> None:
-        self.member.met(connected.peer_id)
+        self.member.peers.connected(connected.peer_id)
         self.leading.reconnected(connected.peer_id)
 
     # -- the ledger -------------------------------------------------------------------------

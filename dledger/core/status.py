@@ -103,7 +103,7 @@ def peer_statuses(
 
     def of(peer_id: str) -> PeerStatus:
         dispatcher = dispatchers.get(peer_id)
-        heard_ms = member.last_heard_ms.get(peer_id)
+        heard_ms = member.peers.last_heard_ms.get(peer_id)
         return PeerStatus(
             peer_id=peer_id,
             state="unknown" if dispatcher is None else dispatcher.state.value,
@@ -111,7 +111,7 @@ def peer_statuses(
             write_index=-1 if dispatcher is None else dispatcher.write_index,
             inflight=0 if dispatcher is None else dispatcher.inflight,
             last_heard_ms_ago=-1 if heard_ms is None else member.out.now_ms - heard_ms,
-            wire_version=member.wire_versions.get(peer_id, -1),
+            wire_version=member.peers.wire_versions.get(peer_id, -1),
         )
 
     return tuple(map(of, member.peer_ids))
@@ -129,8 +129,8 @@ def status_of(
         ledger_end_term=member.ledger_end_term, committed_index=member.committed_index,
         flushed_index=member.flushed_index, repair_end_index=member.repair_end_index,
         is_diverged=is_diverged, is_unsure=member.is_unsure, transferee_id=transferee_id,
-        leader_committed_index=member.leader_committed_index,
-        leader_committed_ms=member.leader_committed_ms, pending_appends=pending_appends,
+        leader_committed_index=member.peers.leader_committed_index,
+        leader_committed_ms=member.peers.leader_committed_ms, pending_appends=pending_appends,
         pending_reads=pending_reads, voters=tuple(sorted(member.membership.voters)),
         learners=tuple(sorted(member.membership.learners)), membership_index=member.membership.index,
         is_dismissed=member.dismissed_index > member.membership.index,

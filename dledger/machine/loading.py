@@ -12,7 +12,7 @@ import re
 from dledger.base.disk.disk import Disk
 from dledger.machine.files.snapshots import SnapshotDirectory
 from dledger.machine.guarded import GuardedMachine, MachineFailed, sentence_of
-from dledger.machine.requests import MachineDesk
+from dledger.machine.requests import MachineHandler
 from dledger.machine.runner import MachineRunner
 from dledger.machine.state_machine import MachineFactory, StateMachine
 from dledger.machine.waiting import WaitBounds
@@ -84,7 +84,7 @@ def hosting_of(
     snapshots = SnapshotDirectory(
         disk, os.path.join(config.self_path, "machine"), machine=machine.name,
         machine_version=machine.version, oldest_version=machine.oldest_version,
-        proves_oldest=config.machine_keep_entries > 0,
+        proves_oldest=config.machine_keep_entries > 0, rests=host.rests,
     )
     runner = MachineRunner(
         factory, node, host,
@@ -93,5 +93,5 @@ def hosting_of(
             entries=config.machine_snapshot_entries, of_bytes=config.machine_snapshot_bytes
         ),
     )
-    handler = MachineDesk(config, runner, node.handlers.machine_surroundings)
+    handler = MachineHandler(config, runner, node.handlers.machine_surroundings)
     return Hosting(machine=runner, handler=handler)

@@ -49,7 +49,7 @@ from protocols.wire.ledger.own.machine_entries import encode_skip
 from protocols.wire.ledger.producers import producer_problem
 
 
-class MachineDesk:
+class MachineHandler:
     """
     Answers the requests to the state machine of one member.
 

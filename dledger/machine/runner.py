@@ -60,7 +60,7 @@ from dledger.machine.waiting import MachineWaits, WaitBounds
 from dledger.machine.writing import SnapshotsDue, SnapshotWriter, pieces_of
 from dledger.node.host import MachineHost
 from dledger.node.node import Node
-from dledger.node.requests.snapshots import SnapshotDesk
+from dledger.node.requests.snapshots import SnapshotHandler
 from dledger.storage.files.snapshot_file import SnapshotHead, SnapshotRefused
 from dledger.values.errors import DamagedEntryError, DLedgerError, StoreError
 from protocols.wire.codes import ResponseCode
@@ -95,7 +95,7 @@ class MachineRunner(AnsweringMachine):
     def __init__(
         self, factory: MachineFactory, entries: Node, host: MachineHost, *, waits: WaitBounds,
         snapshots: SnapshotDirectory | None, due: SnapshotsDue | None = None,
-        source: SnapshotDesk | None = None,
+        source: SnapshotHandler | None = None,
     ) -> None:
         """
         @param waits: for requests that wait.
@@ -461,7 +461,7 @@ class MachineRunner(AnsweringMachine):
             assert self._snapshots is not None and self._source is not None
             self._begin(self._install(self._snapshots, self._source))
 
-    async def _install(self, snapshots: SnapshotDirectory, source: SnapshotDesk) -> None:
+    async def _install(self, snapshots: SnapshotDirectory, source: SnapshotHandler) -> None:
         """Become the state of a snapshot of another member, then follow the log again."""
         fetch = self._fetch = SnapshotFetch(
             snapshots, source, self._host, machine=self.machine.name, machine_version=self.machine.version,

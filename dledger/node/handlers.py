@@ -18,10 +18,10 @@ from dledger.node.requests.appends import AppendGate, AppendResult
 from dledger.node.requests.entry_times import EntryTimes, TimedProposals
 from dledger.node.requests.group_states import GroupFetch, GroupOffers
 from dledger.node.requests.machine_requests import MachineRequests, MachineSurroundings
-from dledger.node.requests.readers import ReaderDesk
+from dledger.node.requests.readers import ReaderHandler
 from dledger.node.requests.refusals import Refusals
 from dledger.node.requests.router import Answerers, Introductions, RequestRouter
-from dledger.node.requests.snapshots import SnapshotDesk
+from dledger.node.requests.snapshots import SnapshotHandler
 from dledger.node.requests.state_orders import StateOrders
 from dledger.node.work.inside import MemberInside
 from dledger.node.work.keeping import keep_from_index
@@ -84,7 +84,7 @@ class Handlers:
         )
         later = partial(turn.put_off, cost_s=0.0, is_short=False)
         self._offers = GroupOffers(store, inside.seconds, later)
-        self.snapshots = SnapshotDesk(
+        self.snapshots = SnapshotHandler(
             config=config, members=core.member, machine=lambda: self.machine.machine, now_ms=inside.now_ms,
             counters=counters, offers=self._offers,
         )
@@ -111,7 +111,7 @@ class Handlers:
             now_ms=inside.now_ms, others=self.snapshots, note=inside.reporter.note,
             judged=lambda *, runs, is_unfit: inside.feed(MachineChecked(runs=runs, is_unfit=is_unfit)),
         )
-        self.readers = ReaderDesk(
+        self.readers = ReaderHandler(
             config=config, ledger=store, core=core, reads=self.reads, now_ms=inside.now_ms,
             append=partial(self.appends.append_own, READER_CHANNEL) if takes_appends else None, broken=broken,
             note=inside.reporter.note, counters=counters,
@@ -150,7 +150,7 @@ class Handlers:
         return keep_from_index(self._core.status(), needed)
 
     def drop_to_index(self) -> int:
-        """See L{SnapshotDesk.drop_to_index}."""
+        """See L{SnapshotHandler.drop_to_index}."""
         return self.snapshots.drop_to_index(self._core.status())
 
     def sweep(self, now_s: float) -> None:

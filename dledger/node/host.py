@@ -13,6 +13,7 @@ from dledger.base.disk.disk import DiskSpace
 from dledger.base.threads import RunInThread
 from dledger.core.driver import Terms
 from dledger.core.state.recovered import RecoveredState
+from dledger.storage.files.snapshot_file import no_rest
 from dledger.storage.files.term_file import TermVote
 from dledger.storage.store.file_store import FileStore
 
@@ -64,9 +65,11 @@ class MachineHost:
     @ivar clock: monotonic.
     @ivar run_in_thread: runs snapshots, one at a time.
     @ivar run_machine: runs the calls of the machine, in turn; None: they run in the reactor's thread.
+    @ivar rests: gives the rests of one snapshot, see L{dledger.node.threads.Rests}.
     """
 
     self_id: str
     clock: IReactorTime
     run_in_thread: RunInThread
     run_machine: RunInThread | None = None
+    rests: Callable[[], Callable[[], None]] = lambda: no_rest

@@ -49,7 +49,7 @@ class FileMaintenance:
 
     def keep(self, clock: tuple[float, int], *, keep_from_index: int, drop_to_index: int) -> None:
         """
-        Keep house now.
+        Do what is due now.
 
         @param clock: seconds since 1970, and the local hour.
         @raise StoreError: the store is broken.
@@ -120,13 +120,13 @@ class MemberMaintenance:
             inside.with_store(self._scrubbing.step)
 
     def reread(self, config: DLedgerConfig) -> None:
-        """The options were read again: keep house by them, and look at keys and tokens at once."""
+        """The options were read again: work by them, and look at keys and tokens at once."""
         self._scrubbing.reread(config)
         self._handlers.readers.reread(config)
         self.keep()
 
     def keep(self) -> None:
-        """Keep house now."""
+        """Do what is due now."""
         self._next_s = self._inside.seconds() + MAINTENANCE_INTERVAL_S
         self._key_watch.check(self._host.wall_clock()[0])
         self._handlers.router.access.refresh()

@@ -37,7 +37,7 @@ from dledger.node.host import MachineHost, MemberHost, NodeFiles
 from dledger.node.member_process import MemberEndpoints, MemberExtras, MemberProcess
 from dledger.node.node import Node
 from dledger.node.reporting.health import UNSURE
-from dledger.node.threads import MemberThreads
+from dledger.node.threads import MemberThreads, Rests
 from dledger.storage.files.term_file import TermFile, TermVote
 from dledger.storage.store.file_store import FileStore
 from dledger.values.addresses import is_loopback
@@ -176,7 +176,7 @@ class MemberService(MultiService):
             threads.start_machine()
             node.machine_requests.hosting = self.extras.make_machine(node, MachineHost(
                 self_id=self.config.self_id, clock=self._reactor, run_in_thread=threads.snapshots.run,
-                run_machine=threads.calls.run,
+                run_machine=threads.calls.run, rests=Rests,
             ))
 
     def _secured(self, server: MemberServer, node: Node) -> ServerFactory:

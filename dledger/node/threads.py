@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Self
 
 import attrs
@@ -16,6 +17,27 @@ class FlushThread(DiskThreads):
 
     def __init__(self, reactor: Reactor) -> None:
         super().__init__(reactor, name="dledger-flush")
+
+
+#: A rest is this many times as long as the step before it.
+REST_FACTOR = 3.0
+#: Seconds of rest in one snapshot, at most: on a slow disk it must end all the same.
+RESTS_S = 120.0
+
+
+@attrs.define
+class Rests:
+    """Called after each step of a snapshot: leaves the disk and the processor to appends for a while."""
+
+    _left_s: float = RESTS_S
+    _began_s: float = attrs.Factory(lambda: time.perf_counter())
+
+    def __call__(self) -> None:
+        """Rest."""
+        rest_s = min(self._left_s, REST_FACTOR * (time.perf_counter() - self._began_s))
+        self._left_s -= rest_s
+        time.sleep(rest_s)
+        self._began_s = time.perf_counter()
 
 
 @attrs.frozen(kw_only=True)

@@ -278,6 +278,13 @@ class FetchTests(SynchronousTestCase):
         self.assertIn("HTTP status 500", str(self.failureResultOf(self.answer, ValueError).value))
         self.assertTrue(self.transport.disconnecting)
 
+    def test_under_way(self) -> None:
+        """An action that goes on after the answer is none of the failures."""
+        self.head(202)
+        self.chunk(b'{"is_writing": true}')
+        self.protocol.dataReceived(b"0\r\n\r\n")
+        self.assertEqual(self.successResultOf(self.answer), {"is_writing": True})
+
     def test_cut(self) -> None:
         """A connection that ends in the middle of the answer."""
         self.head()

@@ -21,7 +21,7 @@ from protocols.wire.ledger.readers import (
 )
 
 
-class FakeDesk:
+class FakeHandler:
     """
     @ivar own: indexes of the entries of readers.
     @ivar page_max: readers in one answer to a list.

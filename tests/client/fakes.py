@@ -63,7 +63,7 @@ from protocols.wire.ledger.own.session_entries import Session, encode_session_en
 from protocols.wire.ledger.own.time_entries import encode_time_entry
 from protocols.wire.ledger.push import decode_frame, encode_response_frame
 from protocols.wire.remoting import RemotingCommand, decode_command, encode_command
-from tests.client.fake_readers import FakeDesk
+from tests.client.fake_readers import FakeHandler
 from tests.wire.marked import marked
 
 
@@ -408,7 +408,7 @@ class FakeGroup:
         self.fold = GroupFold(GroupState())
         self.sequences: dict[str, tuple[ResponseCode, int, int]] = {}
         self.channels: dict[int, int] = {}
-        self.handler = FakeDesk(self.log, lambda: 0.0 if clock is None else clock.seconds())
+        self.handler = FakeHandler(self.log, lambda: 0.0 if clock is None else clock.seconds())
         self.members = {f"n{i}": FakeMember(self, f"n{i}") for i in range(count)}
         self.peers = {member_id: f"{member_id}.test:20911" for member_id in self.members}
         self.by_address = {self.peers[member_id]: member for member_id, member in self.members.items()}

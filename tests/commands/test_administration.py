@@ -112,6 +112,19 @@ class FlushTests(CliCase):
         self.assertExit(self.run_cli(*command, "--room", ""), 64, "--room has no name")
         self.assertExit(self.run_cli("log-level", "loud"), 64, "'debug', 'info', 'warn'")
 
+    def test_snapshot(self) -> None:
+        """Of the state machine: written, or under way; one that refuses makes status 1."""
+        self.pages = {"https://a:1": {"snapshot_index": 41, "snapshot_size": 7, "is_writing": False},
+                      "https://a:2": {"snapshot_index": -1, "snapshot_size": -1, "is_writing": True}}
+        command = ("--admin-authority", self.authority, "machine", "snapshot")
+        members = [word for at in (1, 2, 3) for word in ("--admin", f"https://a:{at}")]
+        result = self.run_cli(*command, *members)
+        self.assertExit(result, 1, "a:1\tafter the entry 41, 7 bytes", "a:2\tis being written",
+                        "https://a:3: HTTP status 401")
+        self.assertEqual({one[1:3] for one in self.asked}, {("/snapshot", "POST")})
+        self.assertExit(self.run_cli(*command), 64, "give --admin URL")
+        self.assertExit(self.run_cli(*command, "--json", "--admin", "https://a:1"), 0, '"snapshot_index": 41')
+
     def test_environment(self) -> None:
         """All of it."""
         env = {"DLEDGER_ADMIN": "https://a:1", "DLEDGER_ADMIN_AUTHORITY": self.authority,

@@ -546,7 +546,7 @@ class Bench:
         """Win an election, whatever the peers' logs; see C{seen} for what became of it."""
         peers = [peer_id for peer_id in self.config.peers if peer_id != self.config.self_id]
         for peer_id in peers:  # they have been heard of, so that pre-votes are sent
-            self.core.member.heard_from(peer_id, 1)
+            self.core.member.peers.heard(peer_id, 1, self.core.member.out.now_ms)
         self.run_until(VoteRequest) if peers else self.run(4_000)
         for pre_vote in (True, False):
             for peer_id, request_id, request in sent(tuple(self.seen), VoteRequest):

@@ -95,7 +95,7 @@ class LeapTests(SynchronousTestCase):
         """The answers to its pre-votes report it too."""
         bench = Bench.make(term=3)
         for peer_id in ("n1", "n2"):
-            bench.core.member.heard_from(peer_id, 1)
+            bench.core.member.peers.heard(peer_id, 1, bench.core.member.out.now_ms)
         for _ in range(200):
             for asked in of_type(bench.run(100), fx.SendRequest):
                 bench.answer(asked, VoteResponse(
@@ -188,7 +188,7 @@ class LastTermTests(SynchronousTestCase):
         """The last term came while it asked."""
         bench = Bench.make(term=TERM_MAX - 2)
         for peer_id in ("n1", "n2"):
-            bench.core.member.heard_from(peer_id, 1)
+            bench.core.member.peers.heard(peer_id, 1, bench.core.member.out.now_ms)
         asked = of_type(bench.run_until(VoteRequest), fx.SendRequest)
         bench.core.member.ledger_end_term = TERM_MAX
         bench.answer(asked[0], VoteResponse(term=3, wire_version=1, vote_result=VoteResult.ACCEPT,

@@ -47,7 +47,7 @@ class CampaignTests(SynchronousTestCase):
         """A member that has sent its pre-votes."""
         bench = voter(**options)
         for peer_id in ("n1", "n2"):
-            bench.core.member.heard_from(peer_id, 1)
+            bench.core.member.peers.heard(peer_id, 1, bench.core.member.out.now_ms)
         return bench, sent(bench.run_until(VoteRequest), VoteRequest)
 
     def voting(self, **options: object) -> tuple[Bench, list[tuple[str, int, VoteRequest]]]:
@@ -120,7 +120,7 @@ class CampaignTests(SynchronousTestCase):
         bench, votes = self.voting(members=5)
         self.assertEqual(votes, [])  # one pre-vote of four is not a quorum of five
         asked = sent(bench.seen, VoteRequest)
-        bench.core.member.heard_from("n3", 1)
+        bench.core.member.peers.heard("n3", 1, bench.core.member.out.now_ms)
         bench.step(ev.ResponseReceived(
             peer_id="n1", request_id=asked[0][1], response=granted(3, pre_vote=True)
         ))
@@ -445,7 +445,7 @@ class AnotherProgramTests(SynchronousTestCase):
         for connects in (False, True):
             bench = Bench.make(term=3)
             for peer_id in ("n1", "n2"):
-                bench.core.member.heard_from(peer_id, 1)
+                bench.core.member.peers.heard(peer_id, 1, bench.core.member.out.now_ms)
             if connects:
                 bench.step(ev.PeerConnected(peer_id="n1"))
             asked = {one.peer_id: type(one.request) for one in of_type(bench.run(10_000), fx.SendRequest)}

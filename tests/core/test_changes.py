@@ -40,8 +40,8 @@ class LeaderCase(SynchronousTestCase):
     def hear(self, peer_id: str, wire_version: int = 1) -> None:
         """A peer answers a heartbeat."""
         member = self.bench.core.member
-        member.heard_from(peer_id, wire_version)
-        member.heard_of_disk(peer_id, wire_version)
+        member.peers.heard(peer_id, wire_version, member.out.now_ms)
+        member.peers.heard_state(peer_id, wire_version, member.out.now_ms)
 
     def ask(self, request: MembershipRequest) -> MembershipResponse:
         """At once."""
@@ -199,7 +199,7 @@ class RemoveTests(LeaderCase):
         reported = Membership(voters={"n0": "h:1", "n9": "h:9"}, index=0, term=1)
         self.bench.step(ev.MembersIntroduced(reporter_id="n1", membership=reported))
         self.assertTrue(self.bench.core.member.knows("n9"))
-        self.assertEqual(self.bench.core.member.introduced, {"n9": "h:9"})
+        self.assertEqual(self.bench.core.member.introductions.members, {"n9": "h:9"})
         self.assertIs(self.make("remove", "n2").code, ResponseCode.SUCCESS)
         self.assertFalse(self.bench.core.member.knows("n9"))
         self.assertNotIn("n9", self.bench.core.member.speakers)
@@ -289,7 +289,7 @@ class RefusalTests(LeaderCase):
 
     def test_no_live_quorum(self) -> None:
         """Of the two that stay one is silent; the operator may force it."""
-        self.bench.core.member.last_heard_ms["n1"] = -100_000
+        self.bench.core.member.peers.last_heard_ms["n1"] = -100_000
         self.assertRefused(change("remove", "n2"), ResponseCode.FALL_BEHIND_TOO_MUCH, "only n0 are alive")
         self.bench.request(change("remove", "n2", forced=True))
         self.assertEqual(self.bench.core.status().voters, ("n0", "n1"))
@@ -299,7 +299,7 @@ class RefusalTests(LeaderCase):
         self.bench.core.member.group_name = type(self.bench.core.member.group_name)()
         add = change("add", "n4", "127.0.0.1:8")
         self.assertRefused(add, ResponseCode.LEADER_NOT_READY, "no id yet: each voter must answer once")
-        self.bench.core.member.last_heard_ms["n2"] = -100_000
+        self.bench.core.member.peers.last_heard_ms["n2"] = -100_000
         self.assertRefused(add, ResponseCode.LEADER_NOT_READY, "n2 does not: start it")
         self.bench.request(change("remove", "n2"))
         self.assertEqual(self.bench.core.status().voters, ("n0", "n1"))
@@ -329,5 +329,5 @@ class OutsiderTests(SynchronousTestCase):
         bench.core.out.take()
         self.assertEqual(bench.core.status().membership_index, -1)
         for peer_id in ("n1", "n2"):
-            bench.core.member.heard_from(peer_id, 1)
+            bench.core.member.peers.heard(peer_id, 1, bench.core.member.out.now_ms)
         bench.run_until(VoteRequest)

@@ -24,7 +24,7 @@ class DismissalTests(SynchronousTestCase):
         bench = Bench.make()
         bench.core.member.group_name = attrs.evolve(bench.core.member.group_name, is_known=knows)
         for peer_id in ("n1", "n2"):
-            bench.core.member.heard_from(peer_id, 1)
+            bench.core.member.peers.heard(peer_id, 1, bench.core.member.out.now_ms)
         bench.run_until(VoteRequest)
         for one in of_type(tuple(bench.seen), fx.SendRequest):
             if isinstance(one.request, VoteRequest) and one.peer_id == "n1":
@@ -74,6 +74,6 @@ class DismissalTests(SynchronousTestCase):
         """A member that hears nothing asks for votes only."""
         bench = Bench.make()
         for peer_id in ("n1", "n2"):
-            bench.core.member.heard_from(peer_id, 1)
+            bench.core.member.peers.heard(peer_id, 1, bench.core.member.out.now_ms)
         bench.run(30_000)
         self.assertEqual(sent(bench.seen, MetadataRequest), [])

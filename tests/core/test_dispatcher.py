@@ -17,7 +17,8 @@ from dledger.core.replication.dispatcher import (
     dispatch_to_members,
 )
 from dledger.core.state import effects as fx
-from dledger.core.state.member_state import MemberState, Quota, Role
+from dledger.core.state.beliefs import Quota
+from dledger.core.state.member_state import MemberState, Role
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import PushType
 from protocols.wire.ledger.messages import HeartBeatResponse, PushEntryRequest, PushEntryResponse, Response
@@ -234,10 +235,10 @@ class RequestTests(SynchronousTestCase):
     def test_only_an_empty_leader_asks_java(self) -> None:
         """With an empty ledger a COMMIT asks for the version; with one entry a COMPARE does."""
         rig = Rig.make(ListLedger())
-        rig.member.wire_versions["n1"] = 0
+        rig.member.peers.wire_versions["n1"] = 0
         self.assertEqual([one.type for one in rig.tick(IDLE_COMMIT_INTERVAL_MS)], [PushType.COMMIT])
         rig = Rig.make(ListLedger.of(3), heart_beat_time_interval_ms=2 * IDLE_COMMIT_INTERVAL_MS)
-        rig.member.wire_versions["n1"] = 0
+        rig.member.peers.wire_versions["n1"] = 0
         rig.dispatch()
         rig.answer(code=ResponseCode.UNKNOWN)
         rig.answer(code=ResponseCode.UNKNOWN)
@@ -335,8 +336,8 @@ class WindowTests(SynchronousTestCase):
         for _ in range(2):
             dispatchers: dict[str, EntryDispatcher] = {}
             dispatch_to_members(dispatchers, rig.member, rig.acks, TurnBudget(rig.member.out))
-            self.assertIs(dispatchers["n1"].quota, rig.member.quota_of("n1"))
-        self.assertIsNot(rig.member.quota_of("n1"), rig.member.quota_of("n2"))
+            self.assertIs(dispatchers["n1"].quota, rig.member.peers.quota_of("n1"))
+        self.assertIsNot(rig.member.peers.quota_of("n1"), rig.member.peers.quota_of("n2"))
 
     def test_quota_of_a_second_is_not_carried_over(self) -> None:
         """What was not used is lost, what was overspent too."""

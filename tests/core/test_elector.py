@@ -7,7 +7,7 @@ import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core.election.elector import LeaderElector
-from dledger.core.election.patience import HEART_BEAT_INTERVAL_MAX_MS, HEART_BEAT_INTERVAL_MIN_MS
+from dledger.core.election.voter import HEART_BEAT_INTERVAL_MAX_MS, HEART_BEAT_INTERVAL_MIN_MS
 from dledger.core.state import effects as fx
 from dledger.core.state import inputs as ev
 from protocols.wire.codes import ResponseCode
@@ -171,8 +171,8 @@ class VoteTests(SynchronousTestCase):
     def test_candidate_has_voted_for_itself(self) -> None:
         """A rival of the same term gets nothing."""
         bench = voter()
-        bench.core.member.heard_from("n1", 1)
-        bench.core.member.heard_from("n2", 1)
+        bench.core.member.peers.heard("n1", 1, bench.core.member.out.now_ms)
+        bench.core.member.peers.heard("n2", 1, bench.core.member.out.now_ms)
         asking = sent(bench.run_until(VoteRequest), VoteRequest)
         bench.step(ev.ResponseReceived(
             peer_id="n1", request_id=asking[0][1], response=granted(3, pre_vote=True)
@@ -221,7 +221,7 @@ class PreVoteTests(SynchronousTestCase):
         """A voter that has heard of n1 and n2, so that hearing of them is no news."""
         bench = voter(**options)
         for peer_id in ("n1", "n2"):
-            bench.core.member.heard_from(peer_id, 1)
+            bench.core.member.peers.heard(peer_id, 1, bench.core.member.out.now_ms)
         return bench
 
     def test_granted_without_a_leader(self) -> None:
@@ -341,7 +341,7 @@ class HeartBeatTests(SynchronousTestCase):
         """It lost: its own vote stays."""
         bench = voter()
         for peer_id in ("n1", "n2"):
-            bench.core.member.heard_from(peer_id, 1)
+            bench.core.member.peers.heard(peer_id, 1, bench.core.member.out.now_ms)
         (_, request_id, _), _ = sent(bench.run_until(VoteRequest), VoteRequest)
         bench.step(ev.ResponseReceived(
             peer_id="n1", request_id=request_id, response=granted(3, pre_vote=True)
@@ -367,7 +367,7 @@ class PatienceTests(SynchronousTestCase):
         seen = set()
         for seed in range(20):
             bench = voter(seed=seed).follow("n1", 3, interval_ms=100)
-            bench.core.member.heard_from("n2", 1)
+            bench.core.member.peers.heard("n2", 1, bench.core.member.out.now_ms)
             silent_ms = self.silence(bench)
             self.assertTrue(500 <= silent_ms <= 770, silent_ms)
             seen.add(silent_ms)
@@ -376,14 +376,14 @@ class PatienceTests(SynchronousTestCase):
     def test_of_a_java_leader(self) -> None:
         """A leader that says nothing gets Java's six seconds."""
         bench = voter().follow("n1", 3, interval_ms=0)
-        bench.core.member.heard_from("n2", 1)
+        bench.core.member.peers.heard("n2", 1, bench.core.member.out.now_ms)
         silent_ms = self.silence(bench)
         self.assertTrue(6_000 <= silent_ms <= 9_020, silent_ms)
 
     def test_a_push_is_as_good_as_a_beat(self) -> None:
         """Any accepted push starts the patience anew, and does not change it."""
         bench = voter().follow("n1", 3, interval_ms=200)
-        bench.core.member.heard_from("n2", 1)
+        bench.core.member.peers.heard("n2", 1, bench.core.member.out.now_ms)
         for _ in range(40):
             bench.tick(100)
             self.assertEqual(bench.core.leader_id, "n1")
@@ -393,7 +393,7 @@ class PatienceTests(SynchronousTestCase):
     def follower_of_pushes(self, wire_version: int) -> Bench:
         """A member that was started again: its leader pushes, and has not sent it a heartbeat yet."""
         bench = voter()
-        bench.core.member.heard_from("n2", 1)
+        bench.core.member.peers.heard("n2", 1, bench.core.member.out.now_ms)
         bench.request(attrs.evolve(push(PushType.COMMIT, term=3), wire_version=wire_version))
         self.assertEqual(bench.core.leader_id, "n1")
         return bench
@@ -440,7 +440,7 @@ class PatienceTests(SynchronousTestCase):
     def test_lost_connection_of_the_leader(self) -> None:
         """A beat and a half to come back; then the others are asked, who grant it if they lost it too."""
         bench = voter().follow("n1", 3, interval_ms=1_000)
-        bench.core.member.heard_from("n2", 1)
+        bench.core.member.peers.heard("n2", 1, bench.core.member.out.now_ms)
         bench.step(ev.PeerDisconnected(peer_id="n1"))
         answer = bench.ask(vote_request("n2", 4, end_index=5, end_term=2, pre_vote=True))
         assert isinstance(answer, VoteResponse)
@@ -463,7 +463,7 @@ class PatienceTests(SynchronousTestCase):
     def test_after_a_leader_was_lost(self) -> None:
         """Nobody's patience but its own: half of it, and a random wait."""
         bench = voter().follow("n1", 3, interval_ms=0)
-        bench.core.member.heard_from("n2", 1)
+        bench.core.member.peers.heard("n2", 1, bench.core.member.out.now_ms)
         bench.request(vote_request("n2", 4))
         silent_ms = self.silence(bench)
         self.assertTrue(600 <= silent_ms <= 920, silent_ms)
@@ -471,7 +471,7 @@ class PatienceTests(SynchronousTestCase):
     def test_leader_that_comes_back_on_another_connection(self) -> None:
         """One beat, and all is as before."""
         bench = voter().follow("n1", 3, interval_ms=100)
-        bench.core.member.heard_from("n2", 1)
+        bench.core.member.peers.heard("n2", 1, bench.core.member.out.now_ms)
         bench.step(ev.PeerDisconnected(peer_id="n1"))
         bench.run(200)
         bench.request(heart_beat("n1", 3, 100))

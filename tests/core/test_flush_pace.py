@@ -6,7 +6,7 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core.election.transfer import PREFERRED_CHECK_INTERVAL_MS, LeadershipTransfer
-from dledger.core.state.flush_pace import FRESH_MS, SLOW_AGAIN_MS, SLOW_FOR_MS, FlushPace
+from dledger.core.state.beliefs import FRESH_MS, SLOW_AGAIN_MS, SLOW_FOR_MS, FlushPace
 from protocols.wire.ledger.codes import WIRE_FLAG_DISK_FULL, WIRE_VERSION, flush_time_flags, flush_time_of
 from tests.core.helpers import Bench, ListLedger, events, heart_beat
 from tests.core.test_transfer import asks, leader
@@ -43,14 +43,14 @@ class WireTests(SynchronousTestCase):
     def test_in_answers_to_heartbeats(self) -> None:
         """A follower reports its flush time; a leader takes it from the answers."""
         bench = Bench.make(ListLedger.of(1)).follow("n1", 2)
-        flushed(bench.core.member.pace, bench.now_ms, 40)
+        flushed(bench.core.member.peers.pace, bench.now_ms, 40)
         answer = bench.ask(heart_beat("n1", 2))
         found = flush_time_of(answer.wire_version)
         assert found is not None
         self.assertLess(abs(found - 40), 4)
         member = leader("n1", "n2").core.member
-        member.heard_of_disk("n1", answer.wire_version)
-        self.assertEqual(member.pace.peer_ms("n1", member.out.now_ms), found)
+        member.peers.heard_state("n1", answer.wire_version, member.out.now_ms)
+        self.assertEqual(member.peers.pace.peer_ms("n1", member.out.now_ms), found)
 
 
 class PaceTests(SynchronousTestCase):
@@ -137,6 +137,19 @@ class PaceTests(SynchronousTestCase):
         self.assertEqual(self.look(4_000, 8, seconds=60, began_ms=160_000), [])
         self.assertEqual(self.look(4_000, 8, seconds=60, began_ms=240_000), [])
 
+    def test_one_slow_flush_is_forgotten(self) -> None:
+        """However rare the others are: the process may have been stopped during it."""
+        for every_s in (1, 2, 5):
+            self.setUp()
+            self.pace.began(0)
+            self.pace.ended(100_000)
+            found = [
+                second for second in range(0, 120, every_s)
+                if self.look(1, 1, seconds=1, began_ms=100_000 + second * 1_000)
+            ]
+            self.assertEqual(found, [], every_s)
+            self.assertLess(self.pace.time_ms(100_000 + 119_000) or 0, LEAST_MS)
+
     def test_transfers_for_slow_disks_are_rare(self) -> None:
         """After a transfer there is none for minutes."""
         self.pace.transferred(100_000)
@@ -154,8 +167,9 @@ class LeaderTests(SynchronousTestCase):
         for _ in range(seconds * 5):
             for peer_id in ("n1", "n2"):
                 bench.confirm(peer_id)
-                member.heard_of_disk(peer_id, WIRE_VERSION if theirs_ms is None else reported(theirs_ms))
-            flushed(member.pace, bench.now_ms, 400)
+                version = WIRE_VERSION if theirs_ms is None else reported(theirs_ms)
+                member.peers.heard_state(peer_id, version, member.out.now_ms)
+            flushed(member.peers.pace, bench.now_ms, 400)
             effects = bench.run(200)
             self.events = events(effects)
             seen += asks(effects)
@@ -183,6 +197,6 @@ class LeaderTests(SynchronousTestCase):
         for time_ms, expected in ((400.0, []), (8.0, [("n1", 1)])):
             bench = leader("n1", "n2", preferred_leader_ids=("n1",))
             member = bench.core.member
-            flushed(member.pace, bench.now_ms, 20)
-            member.heard_of_disk("n1", reported(time_ms))
+            flushed(member.peers.pace, bench.now_ms, 20)
+            member.peers.heard_state("n1", reported(time_ms), member.out.now_ms)
             self.assertEqual(asks(bench.run(PREFERRED_CHECK_INTERVAL_MS)), expected)

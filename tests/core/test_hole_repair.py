@@ -44,7 +44,7 @@ class HoleBench:
         self.bench = Bench.make(self.ledger, term=3, committed_index=committed_index)
         self.bench.follow("n1", 3)
         for peer_id in ("n1", "n2"):
-            self.bench.core.member.wire_versions[peer_id] = 0 if peer_id in java else 1
+            self.bench.core.member.peers.wire_versions[peer_id] = 0 if peer_id in java else 1
         self.entries = ListLedger.of(1, 1, 1, 2, 2).read_batch(1, max_count=2, max_bytes=999)
 
     def tick(self, ms: int = 50) -> tuple[fx.Effect, ...]:
@@ -227,7 +227,7 @@ class AskTests(SynchronousTestCase):
         for wire_version, is_asked in ((1, True), (0, False)):
             one = HoleBench()
             one.bench.core.member.leader_id = None
-            one.bench.core.member.wire_versions = {"n1": 0}
+            one.bench.core.member.peers.wire_versions = {"n1": 0}
             for _ in range(4):
                 one.tick()
             self.assertEqual(one.questions(), [])

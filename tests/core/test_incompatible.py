@@ -199,7 +199,7 @@ class OutcastTests(SynchronousTestCase):
     def test_known_before_the_first_entry(self) -> None:
         """A leader with an empty ledger sends a Java member a COMMIT that commits nothing, for its answer."""
         bench = Bench.make(pre_vote=False, term_start_entry=False).lead()
-        bench.core.member.wire_versions.update(n1=0, n2=0)
+        bench.core.member.peers.wire_versions.update(n1=0, n2=0)
         bench.core.elector.tick()
         effects = bench.tick()
         self.assertEqual([one.peer_id for one in pushes(effects, PushType.COMMIT)], ["n1", "n2"])
@@ -315,7 +315,7 @@ class LateAnswerTests(SynchronousTestCase):
         misunderstand(bench, "n1", "n2")
         self.assertEqual(bench.replies(token), [])
         bench.step(ev.PeerConnected(peer_id="n1"))
-        bench.core.member.incompatible.update(("n0", "n2"))
+        bench.core.member.peers.incompatible.update(("n0", "n2"))
         effects = bench.request(push(PushType.APPEND, batch(1, 3), term=3))
         self.assertEqual(asked(effects), [])
         self.assertEqual([reply.code.name for reply in bench.replies(token)], ["TAKE_LEADERSHIP_FAILED"])

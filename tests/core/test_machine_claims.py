@@ -23,14 +23,14 @@ class LeaderTests(SynchronousTestCase):
         bench = leader("n1", "n2", **options)
         for peer_id in ("n1", "n2"):
             flag = WIRE_FLAG_MACHINE_RUNS if peer_id in running else 0
-            bench.core.member.heard_of_disk(peer_id, USUAL | flag)
+            bench.core.member.peers.heard_state(peer_id, USUAL | flag, bench.core.member.out.now_ms)
         bench.step(ev.MachineChecked(runs=runs, is_unfit=not runs))
         return bench
 
     def looks(self, bench: Bench) -> list[tuple[str, int]]:
         """It looks once, and asks those."""
         bench.now_ms += PREFERRED_CHECK_INTERVAL_MS
-        bench.core.member.last_heard_ms.update(dict.fromkeys(("n1", "n2"), bench.now_ms))
+        bench.core.member.peers.last_heard_ms.update(dict.fromkeys(("n1", "n2"), bench.now_ms))
         effects = bench.step(ev.Ticked())
         self.named = events(effects)
         return asks(effects)

@@ -195,11 +195,11 @@ class PeerTests(SynchronousTestCase):
         """A message that does not say a version does not unsay one."""
         member = make_member()
         member.out.now_ms = 7
-        member.heard_from("n1", 0)
-        self.assertEqual((member.wire_versions, member.last_heard_ms), ({"n1": 0}, {"n1": 7}))
-        member.heard_from("n1", 1)
-        member.heard_from("n1", 0)
-        self.assertEqual(member.wire_versions, {"n1": 1})
+        member.peers.heard("n1", 0, member.out.now_ms)
+        self.assertEqual((member.peers.wire_versions, member.peers.last_heard_ms), ({"n1": 0}, {"n1": 7}))
+        member.peers.heard("n1", 1, member.out.now_ms)
+        member.peers.heard("n1", 0, member.out.now_ms)
+        self.assertEqual(member.peers.wire_versions, {"n1": 1})
 
     def test_requests_name_their_sender_and_receiver(self) -> None:
         """Every request names its sender, its receiver, and the sender's knowledge."""
@@ -240,14 +240,14 @@ class PastTests(SynchronousTestCase):
             ledger = JoiningLedger()
             member = make_member(ledger)
             if is_reported:
-                member.on_introduced(self.reported("n1", 2, "n1 n2 n7"))
+                member.introductions.on_introduced(self.reported("n1", 2, "n1 n2 n7"))
             for past in ("p0 p1 p2", "p1 p2 n1"):
                 self.reach(member, ledger, past)
                 self.assertTrue(member.knows("n1") and member.knows("n2") and member.knows("p1"))
                 self.assertEqual(member.knows("n7"), is_reported)
             again = make_member(ledger)  # after a restart in the middle
             self.assertTrue(again.knows("n1") and again.knows("n2"))
-            again.on_introduced(self.reported("n2", 2, "n1 n2 n7 n0"))
+            again.introductions.on_introduced(self.reported("n2", 2, "n1 n2 n7 n0"))
             self.assertTrue(again.knows("n7"))
             self.reach(again, ledger, "n1 n7 n0")
             self.assertTrue(again.knows("p1"))  # in the list before, which may count again
@@ -275,10 +275,10 @@ class PastTests(SynchronousTestCase):
         """Its word counts, though a list in between lacks it."""
         ledger = ListLedger()
         member = make_member(ledger)
-        member.on_introduced(self.reported("n1", 1, "n0 n1 n7"))
+        member.introductions.on_introduced(self.reported("n1", 1, "n0 n1 n7"))
         self.reach(member, ledger, "n0 n2")
         self.assertTrue(member.knows("n7") and member.knows("n1"))
-        member.on_introduced(self.reported("n9", 1, "n0 n8"))
+        member.introductions.on_introduced(self.reported("n9", 1, "n0 n8"))
         self.assertFalse(member.knows("n8"))
         self.reach(member, ledger, "n0 n1")
         self.assertFalse(member.knows("n7"))
@@ -299,10 +299,10 @@ class SettledTests(SynchronousTestCase):
         """Not once its leader has committed an entry of its own term, and says so."""
         member = make_member(ListLedger([(1, b""), (1, b""), (2, b"")]), term=2, committed_index=1)
         for reported in (-1, 1, 2):
-            member.leader_committed_index = reported
+            member.peers.leader_committed_index = reported
             self.assertFalse(member.is_settled, reported)
         member.committed_index = 2
         self.assertTrue(member.is_settled)
-        member.leader_committed_index = 3
+        member.peers.leader_committed_index = 3
         self.assertFalse(member.is_settled)
         self.assertFalse(make_member(ListLedger(), term=2).is_settled)

@@ -11,6 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core.election.naming import GroupNaming
 from dledger.core.state import effects as fx
+from dledger.core.state.beliefs import PeerBeliefs
 from dledger.core.state.member_state import MemberState
 from dledger.values.ledger.group_name import GroupName
 from dledger.values.ledger.membership import Membership
@@ -34,8 +35,8 @@ class Member:
     config: Any
     term: int = 0
     leader_id: str | None = None
-    wire_versions: dict[str, int] = attrs.Factory(lambda: {f"n{number}": 1 for number in range(5)})
-    incompatible: frozenset[str] = frozenset()
+    peers: PeerBeliefs = attrs.Factory(
+        lambda: PeerBeliefs(push_quota=1, wire_versions={f"n{number}": 1 for number in range(5)}))
     group_name: GroupName = GroupName()
     now_ms: int = 0
     asked: list[tuple[str, MetadataRequest]] = attrs.Factory(list)
@@ -56,7 +57,7 @@ class Member:
     def has_java_peer(self) -> bool:
         """Whether a peer has not advertised our wire; a follower hears its leader only."""
         heard = self.peer_ids if self.is_leader else (self.leader_id or "",)
-        return any(self.wire_versions[one] < 1 for one in self.peer_ids) or set(heard) < set(self.peer_ids)
+        return not all(map(self.peers.is_ours, self.peer_ids)) or set(heard) < set(self.peer_ids)
 
     @property
     def out(self) -> Member:
@@ -379,7 +380,7 @@ class NamingTests(SynchronousTestCase):
         for name in ("n1", "n2"):
             world.hear(name)
         for member in world.members.values():
-            member.wire_versions["n2"] = 0
+            member.peers.wire_versions["n2"] = 0
         world.settle()
         self.assertEqual(world.ids, set())
         self.assertEqual({member.writes for member in world.members.values()}, {0})

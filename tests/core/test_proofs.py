@@ -122,7 +122,7 @@ class ProofTests(SynchronousTestCase):
 
     def test_a_java_leader_proves_it_by_419(self) -> None:
         """It says so with 419 to a GET of the first entry that it would have to have."""
-        self.bench.core.member.wire_versions.update({"n1": 0, "n2": 0})
+        self.bench.core.member.peers.wire_versions.update({"n1": 0, "n2": 0})
         request = attrs.evolve(truncate(1_000), wire_version=0)
         self.assertEqual(kinds(self.bench.request(request)), [NO, "n1<-GetRequest"])
         question = self.questions()[-1].request

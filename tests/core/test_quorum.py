@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.core.state.quorum import QuorumAckChecker
+from dledger.core.replication.appends import QuorumAckChecker
 from dledger.values.ledger.membership import Membership
 from dledger.values.quorum import held_by
 

@@ -352,7 +352,7 @@ class SyncTests(SynchronousTestCase):
         """Two of three disks are enough, whichever they are."""
         bench = self.leader()
         for peer_id in ("n1", "n2"):
-            bench.core.member.heard_from(peer_id, 1)
+            bench.core.member.peers.heard(peer_id, 1, bench.core.member.out.now_ms)
         propose(bench, 1)
         bench.match("n1")
         bench.match("n2")
@@ -361,7 +361,7 @@ class SyncTests(SynchronousTestCase):
     def test_java_followers_do_not_flush(self) -> None:
         """Their word comes from the page cache: with one of them in the group the own fsync is waited for."""
         bench = self.leader()
-        bench.core.member.wire_versions["n2"] = 0
+        bench.core.member.peers.wire_versions["n2"] = 0
         propose(bench, 1)
         bench.match("n1")
         todo = list(pushes(bench.seen, peer_id="n2"))
@@ -378,7 +378,7 @@ class SyncTests(SynchronousTestCase):
     def test_kept_back_until_all_voters_are_heard(self) -> None:
         """One that was not heard on its connection may be Java's; then it answers, and is none."""
         bench = self.leader(members=5)
-        bench.core.member.met("n4")
+        bench.core.member.peers.connected("n4")
         propose(bench, 1)
         for peer_id in ("n1", "n2", "n3"):
             bench.match(peer_id)

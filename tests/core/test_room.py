@@ -24,7 +24,7 @@ class FullTests(SynchronousTestCase):
         """A leader with two followers, some of which said that their disks are full."""
         bench = leader("n1", "n2", **options)
         for peer_id in full_peers:
-            bench.core.member.full_peers.add(peer_id)
+            bench.core.member.peers.full.add(peer_id)
         return bench
 
     def refused(self, bench: Bench) -> tuple[fx.Effect, ...]:
@@ -48,15 +48,15 @@ class FullTests(SynchronousTestCase):
     def test_java_is_asked_seldom(self) -> None:
         """A Java peer does not say whether it is full."""
         bench = self.full("n2")
-        bench.core.member.wire_versions["n1"] = 0
+        bench.core.member.peers.wire_versions["n1"] = 0
         self.assertEqual(asks(self.refused(bench)), [("n1", 1)])
         bench.core.transfer.giving = None
         bench.now_ms += FULL_AGAIN_MS
         bench.confirm("n1")
-        bench.core.member.full_peers.add("n2")
+        bench.core.member.peers.full.add("n2")
         self.assertEqual(asks(self.refused(bench)), [])
         bench.now_ms += FULL_AGAIN_JAVA_MS
-        bench.core.member.last_heard_ms["n1"] = bench.now_ms
+        bench.core.member.peers.last_heard_ms["n1"] = bench.now_ms
         self.assertEqual(asks(self.refused(bench)), [("n1", 1)])
 
     def test_preferred_leader_is_full(self) -> None:
@@ -73,18 +73,19 @@ class FullTests(SynchronousTestCase):
             answer = bench.ask(heart_beat("n1", 2))
             self.assertEqual(answer.wire_version, version)
             member = self.full().core.member
-            member.heard_from("n1", version)
-            member.heard_of_disk("n1", version)
-            self.assertEqual(("n1" in member.full_peers, member.wire_versions["n1"]), (is_full, WIRE_VERSION))
+            member.peers.heard("n1", version, member.out.now_ms)
+            member.peers.heard_state("n1", version, member.out.now_ms)
+            self.assertEqual("n1" in member.peers.full, is_full)
+            self.assertEqual(member.peers.wire_versions["n1"], WIRE_VERSION)
 
     def test_a_refusal_says_nothing(self) -> None:
         """A member that does not know its sender yet refuses heartbeats, without flags."""
         member = self.full().core.member
-        member.heard_of_disk("n1", WIRE_VERSION | WIRE_FLAG_DISK_FULL)
-        member.heard_of_disk("n1", WIRE_VERSION, ResponseCode.UNKNOWN_MEMBER)
-        self.assertIn("n1", member.full_peers)
-        member.heard_of_disk("n1", WIRE_VERSION)
-        self.assertNotIn("n1", member.full_peers)
+        member.peers.heard_state("n1", WIRE_VERSION | WIRE_FLAG_DISK_FULL, member.out.now_ms)
+        member.peers.heard_state("n1", WIRE_VERSION, member.out.now_ms, ResponseCode.UNKNOWN_MEMBER)
+        self.assertIn("n1", member.peers.full)
+        member.peers.heard_state("n1", WIRE_VERSION, member.out.now_ms)
+        self.assertNotIn("n1", member.peers.full)
 
     def test_others_come_first(self) -> None:
         """A follower with a full disk waits twice as long before it asks for votes; then it does."""

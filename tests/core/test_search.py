@@ -16,7 +16,8 @@ from dledger.core.replication.common_index import Search
 from dledger.core.replication.dispatcher import DispatcherState, EntryDispatcher
 from dledger.core.replication.handler import EntryHandler
 from dledger.core.state import effects as fx
-from dledger.core.state.member_state import MemberState, Quota, Role
+from dledger.core.state.beliefs import Quota
+from dledger.core.state.member_state import MemberState, Role
 from dledger.values.ledger.holes import Hole
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import PushType

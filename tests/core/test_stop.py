@@ -123,7 +123,7 @@ class StopTests(SynchronousTestCase):
         bench = leader("n1", "n2")
         (appended,), _ = propose(bench, 1)
         bench.step(ev.ReadRequested((900,)))
-        bench.core.member.last_heard_ms.clear()
+        bench.core.member.peers.last_heard_ms.clear()
         effects = bench.step(ev.StopRequested())
         self.assertEqual(kinds(effects), ["AnswerAppend", "AnswerRead", "StopMember"])
         self.assertEqual([one.token for one in of_type(effects, fx.AnswerAppend)], [appended])

@@ -33,7 +33,7 @@ class WardTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.bench = Bench.make(ListLedger.of(1, 1, 1), term=3, never_lead=True, term_start_entry=False)
-        self.bench.core.member.heard_from("n1", 1)
+        self.bench.core.member.peers.heard("n1", 1, self.bench.core.member.out.now_ms)
         self.bench.run(3_000)
 
     def test_two_candidates_in_turn(self) -> None:
@@ -155,12 +155,12 @@ class WardTests(SynchronousTestCase):
 
     def test_a_java_candidate_is_asked_first(self) -> None:
         """It is asked as any Java member: whether it knows a leader, then whether its log is longer."""
-        self.bench.core.member.wire_versions["n1"] = 0
+        self.bench.core.member.peers.wire_versions["n1"] = 0
         self.refused(4)
-        self.bench.core.member.wire_versions["n1"] = 0
+        self.bench.core.member.peers.wire_versions["n1"] = 0
         self.bench.run(7_000)
         self.refused(5)
-        self.bench.core.member.wire_versions["n1"] = 0
+        self.bench.core.member.peers.wire_versions["n1"] = 0
         (question, *_) = [one for one in of_type(self.bench.run_until(MetadataRequest), fx.SendRequest)
                           if one.peer_id == "n1"]
         (probe,) = sent(self.bench.answer(question, MetadataResponse()), VoteRequest)

@@ -151,7 +151,7 @@ class RefusalTests(SynchronousTestCase):
             bench.now_ms += at_ms
             self.assertEqual(kinds(bench.request(ask_leader(term=4))), [f"Reply {code}"])
         bench.now_ms += 1
-        bench.core.member.last_heard_ms["n1"] = bench.now_ms
+        bench.core.member.peers.last_heard_ms["n1"] = bench.now_ms
         self.assertEqual(asks(bench.request(ask_leader(term=4))), [("n1", 1)])
 
     def test_orderly_stop_is_not_limited(self) -> None:
@@ -278,7 +278,7 @@ class GivingTests(SynchronousTestCase):
             bench.now_ms += FAILED_TRANSFER_PAUSE_MS - 1
             self.assertEqual(kinds(bench.request(ask_leader("n2"))), ["Reply LEADER_TRANSFERRING"])
             bench.now_ms += 1
-            bench.core.member.last_heard_ms["n2"] = bench.now_ms
+            bench.core.member.peers.last_heard_ms["n2"] = bench.now_ms
             bench.request(ask_leader("n2"))
             token = bench.last_token
             bench.step(
@@ -305,7 +305,7 @@ class GivingTests(SynchronousTestCase):
             )))
             for before_ms, answer in ((pause_ms - 1, ["Reply LEADER_TRANSFERRING"]), (1, [])):
                 bench.now_ms += before_ms
-                bench.core.member.last_heard_ms["n1"] = bench.now_ms
+                bench.core.member.peers.last_heard_ms["n1"] = bench.now_ms
                 effects = bench.request(ask_leader(term=4))
                 self.assertEqual([one for one in kinds(effects) if one.startswith("Reply")], answer, code)
 

@@ -125,10 +125,10 @@ class WitnessTests(SynchronousTestCase):
 
     def test_java_members_are_not_asked(self) -> None:
         """A voter known to be Java's cannot be asked, and is not missed; one that was never heard of is."""
-        self.bench.core.member.wire_versions["n2"] = 0
+        self.bench.core.member.peers.wire_versions["n2"] = 0
         self.assertTrue(self.truncate())
         self.make(5)
-        self.bench.core.member.wire_versions.update({"n2": 0})
+        self.bench.core.member.peers.wire_versions.update({"n2": 0})
         self.assertFalse(self.truncate())
         self.answer(n3=said(0, 3), n4=said(BEGIN, BEGIN))
         self.assertTrue(self.truncate())

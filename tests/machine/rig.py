@@ -6,7 +6,7 @@ from __future__ import annotations
 from dledger.base.threads import RunInThread
 from dledger.client.values import Entry
 from dledger.machine.files.snapshots import SnapshotDirectory
-from dledger.machine.requests import MachineDesk
+from dledger.machine.requests import MachineHandler
 from dledger.machine.runner import MachineRunner
 from dledger.machine.state_machine import MachineFactory
 from dledger.machine.waiting import WaitBounds
@@ -55,7 +55,7 @@ class HostedRig(Rig):
             ), waits=WaitBounds(waits_max=waits_max, wait_ms=1000), snapshots=self.snapshots,
             due=SnapshotsDue(entries=snapshot_entries, of_bytes=snapshot_bytes),
         )
-        self.handler = MachineDesk(self.config, self.runner, self.node.handlers.machine_surroundings)
+        self.handler = MachineHandler(self.config, self.runner, self.node.handlers.machine_surroundings)
         self.node.machine_requests.hosting = Hosting(machine=self.runner, handler=self.handler)
 
     @property

@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core.status import MemberStatus
-from dledger.machine.requests import MachineDesk
+from dledger.machine.requests import MachineHandler
 from dledger.node.reporting.health import health_problem
 from dledger.node.requests.machine_requests import MachineSurroundings
 from dledger.values.errors import DLedgerError
@@ -194,7 +194,7 @@ class WordTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.rig = HostedRig(peers="n0-127.0.0.1:1;n1-127.0.0.1:2", factory=MovedJournal)
-        self.word = self.rig.node.members.machine
+        self.word = self.rig.node.members.peers.machine
         self.reported = ReportedMachine(name="journal", version=2, state="running")
         self.patch(self.rig.node.handlers.snapshots, "reported", lambda peer_id: MetadataResponse(
             machine=encode_reported_machine(self.reported)
@@ -298,9 +298,9 @@ class _Follower:
     picture: MemberStatus
     now_ms: int = 10_000
 
-    def handler(self, rig: HostedRig) -> MachineDesk:
+    def handler(self, rig: HostedRig) -> MachineHandler:
         """A handler of a follower, with the machine of another member."""
-        return MachineDesk(rig.config, rig.runner, MachineSurroundings(
+        return MachineHandler(rig.config, rig.runner, MachineSurroundings(
             append=lambda *_: Deferred(), append_order=lambda _: Deferred(), read_index=self.read_index,
             status=lambda: self.picture, group=lambda: None, now_ms=lambda: self.now_ms,
             others=rig.node.handlers.snapshots, judged=lambda **_: None, note=lambda *_: None,

@@ -7,15 +7,47 @@ from collections.abc import Callable, Iterable
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.disk.disk import Disk
+from dledger.base.disk.disk import Disk, File
 from dledger.machine.files import snapshots
 from dledger.machine.files.snapshots import SnapshotDirectory
-from dledger.storage.files.snapshot_file import CHUNK_BYTES_MAX, SnapshotRefused, check_snapshot
+from dledger.storage.files.snapshot_file import (
+    CHUNK_BYTES_MAX,
+    STEP_BYTES,
+    SnapshotHead,
+    SnapshotRefused,
+    check_snapshot,
+    read_pieces,
+    write_snapshot,
+)
 from dledger.testing.crashes.disk import CrashDisk
 from dledger.testing.crashes.engine import Enumeration, demand
 from dledger.testing.world.memory_disk import MemoryDisk
 
 PIECES = (b"first", b"", b"second" * 10)
+
+
+class StepsDisk(MemoryDisk):
+    """@ivar unsynced: bytes of its one file that are not durable. @ivar most_unsynced: their maximum."""
+
+    unsynced = most_unsynced = 0
+
+    def open(self, path: str, *, create: bool = False, size: int = 0, reserved: int = -1) -> File:
+        """A file that is watched."""
+        file = super().open(path, create=create, size=size, reserved=reserved)
+        write, sync = file.pwrite, file.datasync
+
+        def pwrite(data: bytes | memoryview, position: int) -> None:
+            self.unsynced += len(data)
+            self.most_unsynced = max(self.most_unsynced, self.unsynced)
+            write(data, position)
+
+        def datasync() -> None:
+            self.unsynced = 0
+            sync()
+
+        if create:
+            file.pwrite, file.datasync = pwrite, datasync  # type: ignore[method-assign]
+        return file
 
 
 def directory(disk: Disk, *, machine: str = "m", version: int = 1) -> SnapshotDirectory:
@@ -63,6 +95,16 @@ class SnapshotTests(SynchronousTestCase):
             write(self.found, index)
         self.assertEqual(self.names(), ["notes", "snapshot-12-3", "snapshot-5-3"])
         self.assertEqual([head.index for head in directory(self.disk).heads], [5, 12])
+
+    def test_appends_have_the_disk(self) -> None:
+        """Each step is durable before the next one, and the writer rests after it."""
+        head = SnapshotHead(index=7, term=3, chain_crc=0, machine="m", machine_version=1)
+        state, disk, unsynced = b"x" * (4 * STEP_BYTES), StepsDisk(), list[int]()
+        write_snapshot(
+            disk, "snapshot", head, (state,), lambda: "", lambda: unsynced.append(disk.unsynced))
+        self.assertEqual(unsynced, [0] * 4)
+        self.assertLessEqual(disk.most_unsynced, 2 * STEP_BYTES)
+        self.assertEqual(b"".join(read_pieces(disk, "snapshot")), state)
 
     def test_every_cut_and_bit(self) -> None:
         """A file that is cut anywhere, or has a bit flipped in any byte, is refused with a sentence."""

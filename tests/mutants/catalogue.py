@@ -30,11 +30,12 @@ ELECTOR = "dledger.core.election.elector"
 VOTER = "dledger.core.election.voter"
 HANDLER = "dledger.core.replication.handler"
 MEMBER = "dledger.core.state.member_state"
+BELIEFS = "dledger.core.state.beliefs"
 JUDGE = "dledger.core.election.vote_judge"
 REPLICA = "dledger.core.replica"
 LEADERSHIP = "dledger.core.leadership"
 DISPATCHER = "dledger.core.replication.dispatcher"
-QUORUM = "dledger.core.state.quorum"
+QUORUM = "dledger.core.replication.appends"
 READS = "dledger.core.replication.reads"
 APPENDS = "dledger.core.replication.appends"
 UNDECIDED = "dledger.core.state.undecided"
@@ -186,7 +187,7 @@ _ELECTIONS = (
               "if self._was_heard:"),
     ), test="tests.protocols.test_client_connection.ClientBoundTests"),
     Mutant("java-taken-for-ours", "a Java member in the place of one of ours is asked in our way for ever", (
-        Patch(MEMBER, "        self.wire_versions.pop(peer_id, None)\n", ""),
+        Patch(BELIEFS, "        self.wire_versions.pop(peer_id, None)\n", ""),
     ), test="tests.core.test_campaign"),
     Mutant("quorum-of-fewer", "half of an even majority is enough", (
         Patch("dledger.values.ledger.membership", "return len(self.voters) // 2 + 1",

@@ -46,7 +46,7 @@ _DROPS = "tests.node.test_snapshots.DropTests"
 
 MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], ...] = (
     ("snapshot-named-too-early", "a snapshot gets its name before it is on stable storage", (
-        Patch(_FILE, "        file.datasync()\n", ""),
+        Patch(_FILE, "        file.datasync()\n        return at", "        return at"),
     ), {"test": "tests.machine.test_snapshots.CrashTests"}),
     ("snapshot-end-not-checked", "a snapshot that is cut between two pieces is taken for a whole one", (
         Patch(_FILE, "    if (reported, all_bytes) != (crc, total):", "    if False:"),
@@ -206,15 +206,15 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
               "            if False and"),
     ), {"test": f"{_SKIPS}.SkipTests.test_snapshots_of_others"}),
     ("leads-without-state", "a leader whose machine has failed goes on", (
-        Patch("dledger.core.election.transfer", "or member.seeks_java_leader or member.machine.is_unfit\n",
-              "or member.seeks_java_leader\n"),
+        Patch("dledger.core.election.transfer",
+              "or member.peers.seeks_java_leader or member.peers.machine.is_unfit\n",
+              "or member.peers.seeks_java_leader\n"),
     ), {"test": "tests.core.test_machine_claims.LeaderTests"}),
     ("leads-to-anybody", "a leader whose machine has failed hands over to any member", (
-        Patch("dledger.core.state.machine_claims", "if not is_needed or one in self._running)", "if one)"),
+        Patch("dledger.core.state.beliefs", "if not is_needed or one in self._running)", "if one)"),
     ), {"test": "tests.core.test_machine_claims.LeaderTests"}),
     ("stands-first-without-state", "a member whose machine has failed stands as soon as others", (
-        Patch("dledger.core.state.member_state", "        return self.is_full or self.machine.is_unfit or",
-              "        return self.is_full or"),
+        Patch("dledger.core.state.member_state", " or self.peers.machine.is_unfit or", " or"),
     ), {"test": "tests.core.test_machine_claims.FollowerTests"}),
     ("any-older-snapshot", "a snapshot of a version that the machine does not take is used", (
         Patch(_DIRECTORY, "        if not self.oldest_version <= head.machine_version <=",
@@ -311,8 +311,8 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
     ), {**SHORT_LOGS, "faults": ("depose", "depose", "isolate", "pause"),
         "load": {**SHORT_LOGS["load"], "queries": 2.0, "think_us": 50_000}}),
     ("late-push-counts-as-new", "a push that waited for a process that was stopped counts as new", (
-        Patch("dledger.core.replication.handler", "member.leader_committed_ms = member.awake_ms",
-              "member.leader_committed_ms = member.out.now_ms"),
+        Patch("dledger.core.replication.handler", "member.peers.leader_committed_ms = member.awake_ms",
+              "member.peers.leader_committed_ms = member.out.now_ms"),
     ), {"test": "tests.core.test_handler"}),
     ("joiner-has-no-way", "a member that joins asks nobody, and never begins under a second leader", (
         Patch("dledger.core.replication.handler", " or not member.membership.voters:", ":"),

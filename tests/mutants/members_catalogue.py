@@ -10,6 +10,7 @@ from tests.mutants.patching import Patch
 _MEMBERSHIP = "dledger.values.ledger.membership"
 _CHANGES = "dledger.core.election.changes"
 _MEMBER = "dledger.core.state.member_state"
+_BELIEFS = "dledger.core.state.beliefs"
 _ELECTOR = "dledger.core.election.elector"
 _LEADERSHIP = "dledger.core.leadership"
 _STORE = "dledger.storage.store.file_store"
@@ -81,18 +82,18 @@ MEMBER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], 
         Patch("dledger.core.election.dismissal", "for one in committed[-1:]:", "for one in committed[:1]:"),
     ), {"test": "tests.core.test_dismissal.DismissalTests.test_a_member_added_again_is_not_dismissed"}),
     ("introduced-for-ever", "a member that others named may speak after it was removed", (
-        Patch(_MEMBER, "            if reported.membership.index <= own.index or not (",
+        Patch(_BELIEFS, "            if reported.membership.index <= own.index or not (",
               "            if not ("),
     ), {"test": "tests.core.test_changes.RemoveTests.test_introduced_no_longer"}),
     ("joins-by-the-past", "a member that joins believes only members of the past, which may all be gone", (
-        Patch(_MEMBER, "own if self.self_id in own else {**self.config.peers, **own}",
-              "own or self.config.peers"),
+        Patch(_BELIEFS, "listed if self.self_id in listed else {**self.start_list, **listed}",
+              "listed or self.start_list"),
     ), {"test": "tests.core.test_member_state.PastTests.test_all_of_the_past_are_gone"}),
     ("reporter-forgotten", "a list counts no longer when a list of the past lacks the member that sent it", (
-        Patch(_MEMBER, "reported.was_trusted or reporter_id in first or", "reporter_id in first or"),
+        Patch(_BELIEFS, "reported.was_trusted or reporter_id in first or", "reporter_id in first or"),
     ), {"test": "tests.core.test_member_state.PastTests.test_reporter_leaves_and_comes_back"}),
     ("introduced-without-bound", "a member that lies about the members fills the tables of others", (
-        Patch(_MEMBER, " and len(found) < INTRODUCED_MAX:", ":"),
+        Patch(_BELIEFS, " and len(found) < INTRODUCED_MAX:", ":"),
     ), {"test": "tests.core.test_changes.RemoveTests.test_a_false_list_hides_no_true_one"}),
     ("promoted-behind", "a learner becomes a voter before it has the entries", (
         Patch(_CHANGES, "        if request.change == PROMOTE and target not in close:", "        if False:"),

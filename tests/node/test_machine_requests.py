@@ -18,7 +18,7 @@ from protocols.wire.ledger.messages import MetadataRequest, Response
 from tests.node.rig import Rig
 
 
-class FakeMachineDesk:
+class FakeMachineHandler:
     """Answers when the test does. @ivar asked: the requests."""
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ class HandlerTests(RequestsCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.handler = FakeMachineDesk()
+        self.handler = FakeMachineHandler()
         self.machine = mock.Mock(needed_index=7, proven_index=-1, gives_snapshots=False)
         self.rig.node.machine_requests.hosting = Hosting(machine=self.machine, handler=self.handler)
 

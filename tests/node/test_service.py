@@ -7,6 +7,7 @@ import errno
 import random
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -15,6 +16,7 @@ from twisted.application.service import Service
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred
 from twisted.internet.error import CannotListenError
+from twisted.internet.task import Clock
 from twisted.internet.testing import MemoryReactorClock
 from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
@@ -22,6 +24,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.base.disk.disk import OsDisk
 from dledger.base.serving.tokens import new_token
 from dledger.node import service as service_module
+from dledger.node import threads
 from dledger.node.member_process import MemberEndpoints, MemberExtras, MemberProcess, system_wall_clock
 from dledger.node.node import Node
 from dledger.node.service import (
@@ -30,7 +33,7 @@ from dledger.node.service import (
     STOP_TIME_OUT_S,
     MemberService,
 )
-from dledger.node.threads import FlushThread, MemberThreads
+from dledger.node.threads import FlushThread, MemberThreads, Rests
 from dledger.storage.start.configurations import COPY_SUFFIX, MEMBERS_NAME
 from dledger.storage.store.file_store import FileStore
 from dledger.values.errors import DirectoryError
@@ -45,6 +48,22 @@ from tests.node.test_peers import FakeEndpoint
 from tests.protocols.fakes import native_request, plug, remoting_request, sent_messages
 
 PEERS = "n0-127.0.0.1:20911;n1-127.0.0.1:20912;n2-127.0.0.1:20913"
+
+
+
+class RestTests(SynchronousTestCase):
+    """The rests of a snapshot."""
+
+    def test_bounded(self) -> None:
+        """Three times as long as the step before, at most two minutes in all."""
+        for took_s, expected in ((0.01, [0.03] * 4), (30.0, [90.0, 30.0, 0.0, 0.0])):
+            clock, rested = Clock(), list[float]()
+            self.patch(threads, "time", SimpleNamespace(perf_counter=clock.seconds, sleep=rested.append))
+            rest = Rests()
+            for _ in expected:
+                clock.advance(took_s)
+                rest()
+            self.assertEqual([round(one, 6) for one in rested], expected)
 
 
 class FakeFlushThread(FakeThread, FlushThread):

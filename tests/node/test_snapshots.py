@@ -11,10 +11,10 @@ import attrs
 from twisted.internet.defer import Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.core.state.member_state import Quota
+from dledger.core.state.beliefs import Quota
 from dledger.node.reporting.status import Counters
 from dledger.node.requests.group_states import GroupOffers
-from dledger.node.requests.snapshots import PIECE_BYTES_MAX, PIECE_BYTES_MIN, SnapshotDesk
+from dledger.node.requests.snapshots import PIECE_BYTES_MAX, PIECE_BYTES_MIN, SnapshotHandler
 from dledger.values.errors import DLedgerError
 from dledger.values.ledger.config import DLedgerConfig
 from protocols.wire.codes import ResponseCode
@@ -73,13 +73,13 @@ class SnapshotCase(SynchronousTestCase):
             self.rig.append(b"%d" % number)
         self.quota, self.now_ms = Quota(600_000), 5_000
         self.members = mock.Mock(peer_ids=("n1", "n2"), leader_id="n0")
-        self.members.quota_of = lambda peer_id: self.quota
+        self.members.peers.quota_of = lambda peer_id: self.quota
         self.peers = Peers()
         self.handler = self.handler_of()
 
-    def handler_of(self, **options: Any) -> SnapshotDesk:
+    def handler_of(self, **options: Any) -> SnapshotHandler:
         """With options."""
-        handler = SnapshotDesk(
+        handler = SnapshotHandler(
             config=DLedgerConfig(peers="n0-h:1;n1-h:2;n2-h:3", **options), members=self.members,
             machine=lambda: self.rig.node.machine_requests.machine, now_ms=lambda: self.now_ms,
             counters=Counters(),

@@ -12,7 +12,7 @@ from dledger.core.driver import Driver
 from dledger.core.replica import DLedgerCore
 from dledger.core.state import effects as fx
 from dledger.core.state import inputs as ev
-from dledger.machine.requests import MachineDesk
+from dledger.machine.requests import MachineHandler
 from dledger.machine.runner import MachineRunner
 from dledger.machine.tracing import TracedMachine, traced_factory
 from dledger.machine.waiting import WaitBounds
@@ -201,7 +201,7 @@ class MemberTests(DriverCase):
             MachineHost(self_id="n0", clock=rig.clock, run_in_thread=rig.thread.run), snapshots=None,
             waits=WaitBounds(waits_max=10, wait_ms=1000),
         )
-        handler = MachineDesk(rig.config, runner, rig.node.handlers.machine_surroundings)
+        handler = MachineHandler(rig.config, runner, rig.node.handlers.machine_surroundings)
         rig.node.machine_requests.hosting = Hosting(machine=runner, handler=handler)
         rig.lead()
         runner.start()

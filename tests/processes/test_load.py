@@ -76,7 +76,7 @@ class FrameTests(SynchronousTestCase):
         for byte in answers:
             received.append(byte)
             seen += list(frames.answers(received))
-        self.assertEqual(seen, [(3, 200), (1, 404)])
+        self.assertEqual(seen, [(3, ""), (1, "code 404")])
 
     def test_native(self) -> None:
         """Appends that are possible at the same time share a frame, up to a bound."""
@@ -87,7 +87,7 @@ class FrameTests(SynchronousTestCase):
         self.assertEqual(list(zip((opaque for opaque, _message in decoded), counts, strict=True)), ids)
         self.assertEqual(sum(counts), 600)
         answer = encode_response_frame(AppendResponse(index=1, count=512), ids[0][0])
-        self.assertEqual(list(frames.answers(bytearray(answer))), [(ids[0][0], 200)])
+        self.assertEqual(list(frames.answers(bytearray(answer))), [(ids[0][0], "")])
 
 
 class ProgramTests(SynchronousTestCase):
@@ -103,17 +103,19 @@ class ProgramTests(SynchronousTestCase):
         return document
 
     def test_append(self) -> None:
-        """One row per system, flush, body size and window."""
+        """One row per system, flush, body size and load."""
         document = self.run_program(
-            append.main, "--quick", "--windows", "1,64", "--flush", "async", "--peers", "", "--seconds", "0.5"
+            append.main, "--quick", "--windows", "1,64,4x2", "--flush", "async", "--peers", "",
+            "--seconds", "0.5",
         )
         rows = document["results"]
         assert isinstance(rows, list)
         self.assertEqual(
-            {(row["system"], row["window"], row["flush"]) for row in rows},
+            {(row["system"], row["links"], row["window"], row["flush"]) for row in rows},
             {
-                (system, window, "async")
-                for system in ("dledger-binary", "dledger-remoting") for window in (1, 64)
+                (system, *load, "async")
+                for system in ("dledger-binary", "dledger-native", "dledger-remoting")
+                for load in ((1, 1), (1, 64), (4, 2))
             },
         )
         for row in rows:

@@ -9,7 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core.election.voter import Voter
 from dledger.machine.guarded import SnapshotFailed
-from dledger.machine.requests import MachineDesk
+from dledger.machine.requests import MachineHandler
 from dledger.machine.writing import SnapshotWriter
 from dledger.storage.store.hole_finder import HoleFinder
 from dledger.storage.store.scrub import SegmentScrub
@@ -68,7 +68,7 @@ class MoodsTests(SynchronousTestCase):
 
     def test_order_without_a_reason_is_noticed(self) -> None:
         """A leader writes each order into the log."""
-        with mock.patch.object(MachineDesk, "_why_no_skip", lambda *given: ""):
+        with mock.patch.object(MachineHandler, "_why_no_skip", lambda *given: ""):
             self.assertIn("skipped without a reason", run_schedule(12, focus=DIFFERING).failure)
 
     def test_machine_that_takes_no_snapshot_is_noticed(self) -> None:

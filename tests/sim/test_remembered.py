@@ -85,11 +85,11 @@ class StepTests(GroupOfThree):
 
     def asks(self, peer_id: str, request_id: int, *, is_later: bool = False) -> None:
         """A member without a leader asks a peer that refused it a vote. C{is_later}: another part asks."""
-        self.state.leader_id, self.state.refused_by = None, {peer_id}
+        self.state.leader_id, self.state.peers.refused_by = None, {peer_id}
         self.rules.before(ev.Ticked())
         self.rules.asks(peer_id, request_id, MetadataRequest(group="default"))
         if not is_later:
-            self.state.refused_by.clear()
+            self.state.peers.refused_by.clear()
         self.rules.after(ev.Ticked())
 
     def test_a_list_that_a_member_hears_of(self) -> None:

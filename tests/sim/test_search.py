@@ -12,9 +12,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core.election.changes import MembershipChanges
 from dledger.core.election.vote_judge import VoteJudge
+from dledger.core.replication.appends import QuorumAckChecker
 from dledger.core.replication.handler import EntryHandler
 from dledger.core.state.member_state import MemberState
-from dledger.core.state.quorum import QuorumAckChecker
 from dledger.testing.search.__main__ import main
 from dledger.testing.search.explore import SearchResult, explore
 from dledger.testing.search.group import Bounds, SearchedGroup, SearchedState

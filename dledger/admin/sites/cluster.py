@@ -70,7 +70,7 @@ async def fetch_page(
 
     @param url: base of the administration.
     @param timeout_s: seconds for the head of the answer, and again for its body.
-    @raise ValueError: the answer's status is not 200, it is not complete in time, it is longer than
+    @raise ValueError: the answer's status is not 200 or 202, it is not complete in time, it is longer than
         L{ANSWER_BYTES_MAX}, or it is not a JSON object. The connection is then closed.
     """
     client = treq.client.HTTPClient(agent)
@@ -86,7 +86,7 @@ async def fetch_page(
     body = _BoundedBody()
     response.deliverBody(body)
     try:
-        if response.code != 200:
+        if response.code not in (200, 202):
             reason = await _reason(body, response.code, timeout_s, clock)
             raise ValueError(f"HTTP status {response.code}{reason}")
         document = json.loads(await body.whole.addTimeout(timeout_s, clock, _incomplete))

@@ -38,8 +38,8 @@ _Answer = TypeVar("_Answer")
 
 #: Seconds to connect, and for each part of an answer.
 DEADLINE_S = 2.0
-#: Seconds for the answer of a flush; a member gives up earlier.
-_FLUSH_S = 12.0
+#: Seconds for the answer to an action; a member answers earlier.
+ACTION_S = 12.0
 
 
 def ask_all(
@@ -180,10 +180,10 @@ def flush(context: click.Context, urls: tuple[str, ...], as_json: bool) -> None:
 
     Each member that --admin names is asked. Exit status 1 if one has not done it.
     """
-    found, failures = _post(context.obj.admin, urls, "/flush")
+    found, failures = post_all(context.obj.admin, urls, "/flush")
     lines = [f"{url}\tflushed up to {page.get('flushed_index')}" for url, page in found.items()]
     show_result({"flushed": found, "failed": failures}, *lines, as_json=as_json)
-    _end_with(context, failures)
+    end_with(context, failures)
 
 
 @click.command("log-level")
@@ -205,18 +205,19 @@ def log_level(
     if room is not None and not room:
         raise click.UsageError("--room has no name; leave it out for all rooms")
     query = urlencode({"level": level, **({} if room is None else {"room": room})})
-    found, failures = _post(context.obj.admin, urls, f"/log-level?{query}")
+    found, failures = post_all(context.obj.admin, urls, f"/log-level?{query}")
     lines = [f"{url}\t{page.get('log_level')}" for url, page in found.items()]
     show_result({"changed": found, "failed": failures}, *lines, as_json=as_json)
-    _end_with(context, failures)
+    end_with(context, failures)
 
 
-def _post(
+def post_all(
     access: AdminAccess, urls: tuple[str, ...], page: str
 ) -> tuple[dict[str, JsonObject], dict[str, str]]:
     """
     Let members do something.
 
+    @param page: the path, with its query.
     @return: URL to the answer, and URL to the reason of each that has not done it.
     @raise UsageError: no member is named.
     """
@@ -228,12 +229,13 @@ def _post(
         failures[url] = str(error) or type(error).__name__
 
     async def story(agent: IAgent, url: str, reactor: Reactor) -> JsonObject:
-        return await fetch_page(agent, url, page, _FLUSH_S, reactor, "POST")
+        return await fetch_page(agent, url, page, ACTION_S, reactor, "POST")
 
     return ask_all(access, dict.fromkeys(urls), story, failed), failures
 
 
-def _end_with(context: click.Context, failures: Mapping[str, str]) -> None:
+def end_with(context: click.Context, failures: Mapping[str, str]) -> None:
+    """Print the failures; exit with L{EXIT_FAILED} if there are some."""
     for url, reason in failures.items():
         complain(f"{url}: {reason}")
     if failures:

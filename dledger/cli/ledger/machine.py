@@ -13,7 +13,9 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from dledger.cli.console.administration import end_with, post_all
 from dledger.cli.console.command import EXIT_FAILED, show_result, write_json
+from dledger.cli.console.contexts import admin_option
 from dledger.cli.console.failures import complain
 from dledger.cli.console.numbers import WholeRange
 from dledger.cli.console.target import Target
@@ -24,7 +26,7 @@ from protocols.wire.ledger.machines import ReportedMachine, decode_reported_mach
 
 @click.group("machine")
 def machine() -> None:
-    """Show the state machines of the members, or skip an entry that they cannot apply."""
+    """Show the state machines of the members, let them write snapshots, or skip an entry."""
 
 
 def _machine_of(info: MemberInfo) -> ReportedMachine | None:
@@ -80,6 +82,26 @@ def _row(info: MemberInfo) -> dict[str, object]:
             **attrs.asdict(reported), "digests": {str(index): one for index, one in reported.digests.items()}
         },
     }
+
+
+@machine.command("snapshot")
+@admin_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_context
+def take_snapshot(context: click.Context, urls: tuple[str, ...], as_json: bool) -> None:
+    """
+    Let state machines write a snapshot now. Needs a token.
+
+    Each member that --admin names is asked. A long snapshot goes on after the answer; the page /status of the
+    member has snapshot_index when it is written. Exit status 1 if a member has not begun one.
+    """
+    found, failures = post_all(context.obj.admin, urls, "/snapshot")
+    show_result({"snapshots": found, "failed": failures}, *(
+        f"{url}\t" + ("is being written" if page.get("is_writing") else
+                      f"after the entry {page.get('snapshot_index')}, {page.get('snapshot_size')} bytes")
+        for url, page in found.items()
+    ), as_json=as_json)
+    end_with(context, failures)
 
 
 @machine.command("skip")

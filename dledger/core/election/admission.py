@@ -75,7 +75,7 @@ def is_too_far(member: MemberState, term: int) -> bool:
 
 def fault_of(member: MemberState, request: PeerRequest) -> str | None:
     """Why no sound member of this group sends this request; None if one may."""
-    if request.leader_id in member.incompatible:
+    if request.leader_id in member.peers.incompatible:
         return "version"
     if request.term > member.term and is_too_far(member, request.term):
         return "term"

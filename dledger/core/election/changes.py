@@ -23,10 +23,10 @@ from collections.abc import Mapping
 import attrs
 
 from dledger.core.election.transfer import LeadershipTransfer
+from dledger.core.replication.appends import QuorumAckChecker
 from dledger.core.replication.dispatcher import EntryDispatcher
 from dledger.core.state import effects as fx
 from dledger.core.state.member_state import MemberState
-from dledger.core.state.quorum import QuorumAckChecker
 from dledger.values.ledger.membership import ADD, MOVE, PROMOTE, REMOVE, Membership
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import WIRE_VERSION
@@ -127,7 +127,7 @@ class MembershipChanges:
             raise ChangeRefused(ResponseCode.LEADER_NOT_READY, "no entry of the leader's term is committed")
         if not member.group_name.is_known and request.change != REMOVE:
             long_ago = member.out.now_ms - 10 * member.config.heart_beat_time_interval_ms
-            heard = member.last_heard_ms
+            heard = member.peers.last_heard_ms
             silent = ", ".join(one for one in member.voter_ids if heard.get(one, long_ago) <= long_ago)
             raise ChangeRefused(ResponseCode.LEADER_NOT_READY, (
                 "the group has no id yet: each voter must answer once"
@@ -147,7 +147,7 @@ class MembershipChanges:
         @raise ChangeRefused: rule 4, a member that stays is of Java.
         """
         member, others = self.member, self._others(request)
-        incapable = [one for one in others if member.wire_versions.get(one) == 0]
+        incapable = [one for one in others if member.peers.is_java(one)]
         if incapable:
             raise ChangeRefused(ResponseCode.UNSUPPORTED, (
                 f"{', '.join(incapable)}: members of Java, which do not read configuration entries"
@@ -158,7 +158,7 @@ class MembershipChanges:
     ) -> None:
         """@raise ChangeRefused: rules 2 and 4."""
         member, target, others = self.member, request.member_id, self._others(request)
-        unheard = [one for one in others if one not in member.wire_versions]
+        unheard = [one for one in others if member.peers.is_unheard(one)]
         if unheard and not member.membership.is_changed:
             raise ChangeRefused(ResponseCode.LEADER_NOT_READY, (
                 f"{', '.join(unheard)}: not heard by this leader yet. Before the first change every member "

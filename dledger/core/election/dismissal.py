@@ -36,7 +36,7 @@ class Dismissal:
     def tick(self) -> None:
         """Time passed."""
         member, config = self.member, self.member.config
-        refused_by = member.refused_by
+        refused_by = member.peers.refused_by
         if not refused_by:
             return
         if member.leader_id is not None:
@@ -47,7 +47,7 @@ class Dismissal:
             return
         self._asked_ms = member.out.now_ms
         for peer_id in sorted(refused_by):
-            if member.wire_versions.get(peer_id, 0) >= 1 and member.group_name.id:
+            if member.peers.is_ours(peer_id) and member.group_name.id:
                 member.out.send(peer_id, MetadataRequest(
                     group=config.group, remote_id=peer_id, local_id=member.self_id, wire_version=WIRE_VERSION,
                 ), self)

@@ -10,7 +10,7 @@ Rule 1: the term is raised and made durable, with the own vote, before votes are
 votes once in a term.
 Rule 2: a follower of a term's leader has voted in that term.
 Rule 3: before the term is raised, the peers are asked whether they would vote. A pre-vote binds no peer.
-Rule 4: a follower's patience (L{dledger.core.election.patience}) is its leader's.
+Rule 4: a follower's patience (L{dledger.core.election.voter}) is its leader's.
 Rule 5: what is there for Java's members alone is in L{dledger.core.election.java_elections}.
 Rule 6: what a member answers to candidates is in L{dledger.core.election.voter}.
 Rule 7: the vote of a member that may have lost acknowledged entries (C{is_unsure}), its own as a candidate
@@ -29,9 +29,8 @@ from typing import Protocol
 
 import attrs
 
-from dledger.core.election.java_elections import JAVA_ROUND_MS, PROBE_TERM, JavaElections, is_java
-from dledger.core.election.patience import LeaderPatience
-from dledger.core.election.voter import LONGER_LOG, Voter
+from dledger.core.election.java_elections import JAVA_ROUND_MS, PROBE_TERM, JavaElections
+from dledger.core.election.voter import LONGER_LOG, LeaderPatience, Voter
 from dledger.core.state.member_state import MemberState
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.bounds import TERM_MAX
@@ -243,7 +242,7 @@ class LeaderElector:
     def _ask(self, peer_id: str) -> None:
         if self.campaign is Campaign.VOTING:
             self._send_vote(peer_id, self.member.term)
-        elif is_java(self.member, peer_id):
+        elif not self.member.peers.is_ours(peer_id):
             member = self.member
             self._send(peer_id, MetadataRequest(
                 group=member.config.group, remote_id=peer_id, local_id=member.self_id,
@@ -278,8 +277,8 @@ class LeaderElector:
                 self._send_vote(peer_id, PROBE_TERM)
         elif isinstance(response, VoteResponse):
             result = response.vote_result
-            member.note_vote(peer_id, result)
-            is_probe = self.campaign is Campaign.ASKING and is_java(self.member, peer_id)
+            member.peers.heard_vote(peer_id, result)
+            is_probe = self.campaign is Campaign.ASKING and not self.member.peers.is_ours(peer_id)
             if result is VoteResult.ACCEPT or (is_probe and result is VoteResult.REJECT_EXPIRED_VOTE_TERM):
                 self._granted.add(peer_id)
             elif result is VoteResult.UNKNOWN and response.wire_version & WIRE_FLAG_UNSURE_VOTE:
@@ -289,12 +288,12 @@ class LeaderElector:
                 result is VoteResult.REJECT_ALREADY_HAS_LEADER and self.is_transfer
             ) or (
                 # That peer's own connection to this member is still being made: it cannot vouch for it.
-                response.code == ResponseCode.ILLEGAL_MEMBER_STATE and not is_java(member, peer_id)
+                response.code == ResponseCode.ILLEGAL_MEMBER_STATE and member.peers.is_ours(peer_id)
             ):
                 self._not_ready.add(peer_id)
-            elif result is VoteResult.REJECT_ALREADY_VOTED and not is_java(member, peer_id):
+            elif result is VoteResult.REJECT_ALREADY_VOTED and member.peers.is_ours(peer_id):
                 self._is_split = True
-            elif result in LONGER_LOG and is_java(self.member, peer_id):
+            elif result in LONGER_LOG and not self.member.peers.is_ours(peer_id):
                 # Java compares logs before terms and keeps its term: each term that we raise is one more
                 # for its own candidacy to catch up with. Its log can win and ours cannot: give it the time.
                 self._wait_for_round(JAVA_ROUND_MS)
@@ -343,7 +342,7 @@ class LeaderElector:
         elif code is ResponseCode.EXPIRED_TERM and request.wire_version < 1:
             self._java.heard_stray(request, self)
         flags = WIRE_FLAG_DISK_FULL if member.is_full else 0
-        flags |= member.pace.flags(member.out.now_ms) | member.machine.flags
+        flags |= member.peers.pace.flags(member.out.now_ms) | member.peers.machine.flags
         member.out.reply(token, HeartBeatResponse(
             code=code, group=request.group, term=member.term, wire_version=WIRE_VERSION | flags,
         ))

@@ -39,11 +39,6 @@ JAVA_SPARED_MS = 30_000
 JAVA_ROUND_MS = 2 * JAVA_HEART_BEAT_TIME_INTERVAL_MS
 
 
-def is_java(member: MemberState, peer_id: str) -> bool:
-    """Whether the peer does not speak our wire, as far as C{member} knows."""
-    return member.wire_versions.get(peer_id, 0) < 1
-
-
 @attrs.define
 class JavaElections:
     """

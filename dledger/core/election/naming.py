@@ -67,13 +67,13 @@ class GroupNaming:
                 self._term = member.term
                 self._reported.clear()
             self._propose()
-        elif member.wire_versions.get(member.leader_id, 0) < 1:
+        elif not member.peers.is_ours(member.leader_id):
             return
         if member.out.now_ms - self._asked_ms < member.config.heart_beat_time_interval_ms:
             return
         self._asked_ms = member.out.now_ms
         asked = member.peer_ids if member.is_leader else (member.leader_id,)
-        for peer_id in (one for one in asked if one not in member.incompatible):
+        for peer_id in (one for one in asked if one not in member.peers.incompatible):
             member.out.send(peer_id, MetadataRequest(
                 group=member.config.group, remote_id=peer_id, local_id=member.self_id,
                 wire_version=WIRE_VERSION,

@@ -131,7 +131,7 @@ class LeadershipTransfer:
             return ResponseCode.NOT_LEADER
         if self.giving is not None or member.out.now_ms < self._pause_until_ms:
             return ResponseCode.LEADER_TRANSFERRING
-        silent_ms = member.out.now_ms - member.last_heard_ms.get(request.transferee_id, -(1 << 40))
+        silent_ms = member.out.now_ms - member.peers.last_heard_ms.get(request.transferee_id, -(1 << 40))
         if silent_ms >= self.elector.patience.allowed_ms():
             return ResponseCode.NETWORK_ERROR
         behind = member.ledger_end_index - dispatchers[request.transferee_id].match_index
@@ -150,7 +150,7 @@ class LeadershipTransfer:
         member.out.report("transfer-started", transferee_id=transferee_id, term=member.term)
         self.elector.voter.expect(transferee_id, until_ms=deadline_ms)
         for peer_id in member.peer_ids:
-            if peer_id != transferee_id and member.wire_versions.get(peer_id, 0) >= 1:
+            if peer_id != transferee_id and member.peers.is_ours(peer_id):
                 member.out.send(peer_id, self._naming(peer_id, transferee_id), self)
         self.advance(dispatchers)
 
@@ -179,7 +179,7 @@ class LeadershipTransfer:
             if dispatcher is None or not (is_empty or dispatcher.state is DispatcherState.APPEND):
                 continue
             behind = member.ledger_end_index - dispatcher.match_index
-            silent_ms = member.out.now_ms - member.last_heard_ms.get(peer_id, -(1 << 40))
+            silent_ms = member.out.now_ms - member.peers.last_heard_ms.get(peer_id, -(1 << 40))
             if behind < config.max_leadership_transfer_wait_index and (
                 silent_ms < self.elector.patience.allowed_ms()
             ):
@@ -279,7 +279,7 @@ class LeadershipTransfer:
         taking, self.taking = self.taking, None
         if code is ResponseCode.SUCCESS:
             self._pause_until_ms = self.member.out.now_ms + TRANSFER_PAUSE_MS
-            self.member.pace.transferred(self.member.out.now_ms)
+            self.member.peers.pace.transferred(self.member.out.now_ms)
         self._answer(taking.token, taking.request, code, term=self.member.term)
 
     # -- time -------------------------------------------------------------------------------
@@ -314,16 +314,16 @@ class LeadershipTransfer:
         that can get a lost entry back only from a Java leader, and one whose state machine should not lead.
         """
         member, now_ms = self.member, self.member.out.now_ms
-        is_unfit = member.is_full or member.seeks_java_leader or member.machine.is_unfit
+        is_unfit = member.is_full or member.peers.seeks_java_leader or member.peers.machine.is_unfit
         if not (member.is_leader and is_unfit) or self.giving is not None:
             return
         live = self._live(tuple(dispatchers), dispatchers)
         # (A full disk is worse: without room nobody's command gets into the log.)
-        for peer_id in live if member.is_full else member.machine.able(live):
-            if peer_id not in member.full_peers and now_ms >= self._offer_again_ms.get(peer_id, 0):
-                is_java = member.wire_versions.get(peer_id, 0) < 1
+        for peer_id in live if member.is_full else member.peers.machine.able(live):
+            if peer_id not in member.peers.full and now_ms >= self._offer_again_ms.get(peer_id, 0):
+                is_java = not member.peers.is_ours(peer_id)
                 self._offer_again_ms[peer_id] = now_ms + (FULL_AGAIN_JAVA_MS if is_java else FULL_AGAIN_MS)
-                why = "leaving-damaged" if member.seeks_java_leader else "leaving-machine"
+                why = "leaving-damaged" if member.peers.seeks_java_leader else "leaving-machine"
                 why = "leaving-full" if member.is_full else why
                 member.out.report(why, transferee_id=peer_id, term=member.term)
                 self._begin(peer_id, None, None, dispatchers)
@@ -332,17 +332,17 @@ class LeadershipTransfer:
     def _leave_if_slow(self, dispatchers: Mapping[str, EntryDispatcher]) -> None:
         """A leader whose flushes take much longer than those of a live follower hands over to that one."""
         member, now_ms = self.member, self.member.out.now_ms
-        able = member.machine.able(self._live(tuple(dispatchers), dispatchers))
-        live = [one for one in able if one not in member.full_peers]
-        peer_id = member.pace.better(live, now_ms, member.config.slow_flush_hand_over_ms)
+        able = member.peers.machine.able(self._live(tuple(dispatchers), dispatchers))
+        live = [one for one in able if one not in member.peers.full]
+        peer_id = member.peers.pace.better(live, now_ms, member.config.slow_flush_hand_over_ms)
         if peer_id is None or self.giving is not None or now_ms < self._pause_until_ms:
             return
         member.out.report(
             "leaving-slow-disk", transferee_id=peer_id, term=member.term,
-            flush_ms=round(member.pace.time_ms(now_ms) or 0),
-            transferee_flush_ms=round(member.pace.peer_ms(peer_id, now_ms) or 0),
+            flush_ms=round(member.peers.pace.time_ms(now_ms) or 0),
+            transferee_flush_ms=round(member.peers.pace.peer_ms(peer_id, now_ms) or 0),
         )
-        member.pace.transferred(now_ms)
+        member.peers.pace.transferred(now_ms)
         self._begin(peer_id, None, None, dispatchers)
 
     def _check_preferred_leader(self, dispatchers: Mapping[str, EntryDispatcher]) -> None:
@@ -354,8 +354,9 @@ class LeadershipTransfer:
         member, now_ms = self.member, self.member.out.now_ms
         least_ms = member.config.slow_flush_hand_over_ms
         fit = tuple(
-            peer_id for peer_id in member.machine.able(preferred)
-            if peer_id not in member.full_peers and not member.pace.is_much_slower(peer_id, now_ms, least_ms)
+            peer_id for peer_id in member.peers.machine.able(preferred)
+            if peer_id not in member.peers.full
+            and not member.peers.pace.is_much_slower(peer_id, now_ms, least_ms)
         )
         live = self._live(fit, dispatchers)
         if live:

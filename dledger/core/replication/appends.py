@@ -1,6 +1,6 @@
-# -*- test-case-name: tests.core.test_appends,tests.core.test_origins -*-
+# -*- test-case-name: tests.core.test_appends,tests.core.test_origins,tests.core.test_quorum -*-
 """
-Proposals in progress: first being written, then waiting for the commit.
+Proposals in progress: first being written, then waiting for the commit; and the watermarks that commit them.
 
 Rule 1: a proposal ends exactly once: refused (nothing of it is in the log), committed, or unknown
 (502 when its deadline passes first; 501 when leadership ends, and its outcome is not seen in time either,
@@ -28,6 +28,7 @@ from dledger.core.state.member_state import MemberState
 from dledger.core.state.undecided import UndecidedAppends, WrittenProposal
 from dledger.values.errors import DamagedEntryError
 from dledger.values.ledger.group_state import Known, Verdict, cost_of
+from dledger.values.ledger.membership import Membership
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.entry import bodies_of
 from protocols.wire.ledger.envelopes import without_time
@@ -40,6 +41,52 @@ from protocols.wire.ledger.own.session_entries import (
     encode_session_entry,
 )
 from protocols.wire.ledger.owners import may_use
+
+
+@attrs.define
+class QuorumAckChecker:
+    """
+    The watermarks of one term, and the commit index that follows from them by the membership of the ledger.
+
+    Rule: a leader commits by counting only entries of its own term (Raft 5.4.2). Marks below the first index
+    of the term are not recorded, so the rule needs no second check.
+
+    Source: QuorumAckChecker in DLedgerEntryPusher.java, which counts entries of any term (W1).
+
+    Invariant: a mark never falls, and is at least C{term_start_index}; a member without a mark has -1.
+
+    @ivar term: the leader's term.
+    @ivar term_start_index: index of the first entry of this term, written or not yet.
+    @ivar membership: the members whose marks count.
+    """
+
+    term: int
+    term_start_index: int
+    membership: Membership
+    _by_member: dict[str, int] = attrs.Factory(dict)
+
+    def record(self, member_id: str, index: int) -> bool:
+        """
+        C{member_id} holds every entry up to C{index}, as durably as its flush mode promises.
+
+        @return: whether the mark rose.
+        """
+        marks = self._by_member
+        known = marks[member_id] if member_id in marks else -1
+        if index < self.term_start_index or index <= known:
+            return False
+        marks[member_id] = index
+        return True
+
+    @property
+    def quorum_index(self) -> int:
+        """Highest index of this term that a quorum holds; -1 if there is none."""
+        return self.membership.held(self._by_member, -1)
+
+    def watermark(self, member_id: str) -> int:
+        """The mark of one member; -1 if it holds no entry of this term."""
+        return self._by_member.get(member_id, -1)
+
 
 #: The answers to appends that are neither new nor in the ledger.
 REFUSALS = {

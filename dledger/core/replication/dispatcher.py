@@ -28,7 +28,8 @@ import attrs
 
 from dledger.core.replication.catch_up import TurnBudget
 from dledger.core.replication.common_index import Search
-from dledger.core.state.member_state import MemberState, Quota
+from dledger.core.state.beliefs import Quota
+from dledger.core.state.member_state import MemberState
 from dledger.values.errors import DamagedEntryError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch, EntryChunk
@@ -174,7 +175,7 @@ class EntryDispatcher:
         """With an empty ledger there is nothing to compare: does a Java follower understand pushes at all?"""
         member = self.member
         is_due = member.out.now_ms - self._last_push_ms >= IDLE_COMMIT_INTERVAL_MS
-        if member.ledger_end_index < 0 and is_due and member.wire_versions.get(self.peer_id) == 0:
+        if member.ledger_end_index < 0 and is_due and member.peers.is_java(self.peer_id):
             self._push(PushType.COMMIT, None)  # commits nothing; DLedger 0.4 answers in its own form
 
     def _check_response_time(self) -> None:
@@ -290,10 +291,9 @@ class EntryDispatcher:
         """Whether chunks of closed log may be pushed from here on."""
         member, config = self.member, self.member.config
         return (
-            member.wire_versions.get(self.peer_id, 0) >= 1
-            and config.push_chunk_bytes > 0 and config.wire != "remoting"
+            config.push_chunk_bytes > 0 and config.wire != "remoting"
             and self.write_index >= self._chunks_from and self._chunks_refused < CHUNKS_REFUSED_MAX
-            and self._behind_bytes() > config.push_chunk_behind_bytes
+            and self._behind_bytes() > config.push_chunk_behind_bytes and member.peers.is_ours(self.peer_id)
         )
 
     def _behind_bytes(self) -> int:
@@ -478,5 +478,5 @@ def dispatch_to_members(
         dispatchers.pop(peer_id).retire()
     for peer_id in member.peer_ids:
         if peer_id not in dispatchers:
-            quota = member.quota_of(peer_id)
+            quota = member.peers.quota_of(peer_id)
             dispatchers[peer_id] = EntryDispatcher(member, peer_id, acks, quota, budget)

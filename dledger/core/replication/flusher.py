@@ -40,7 +40,7 @@ class Flusher:
         self._next_id += 1
         self._is_void = False
         self._last_start_ms = member.out.now_ms
-        member.pace.began(member.out.now_ms)
+        member.peers.pace.began(member.out.now_ms)
         member.out.emit(fx.FlushLedger(flush_id=self._under_way, end_index=member.ledger_end_index))
 
     def on_flushed(self, flush_id: int, end_index: int) -> bool:
@@ -49,7 +49,7 @@ class Flusher:
             return False
         self._under_way = None
         member = self.member
-        member.pace.ended(member.out.now_ms)
+        member.peers.pace.ended(member.out.now_ms)
         proved = min(end_index, member.ledger_end_index)
         if self._is_void or proved <= member.flushed_index:
             return False

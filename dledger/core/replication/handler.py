@@ -101,8 +101,8 @@ class EntryHandler:
             self._refuse_sender(token, request, accepted)
             return
         member, entries, type = self.member, request.entries, request.type
-        member.leader_committed_index = request.commit_index
-        member.leader_committed_ms = member.awake_ms
+        member.peers.leader_committed_index = request.commit_index
+        member.peers.leader_committed_ms = member.awake_ms
         if type is PushType.COMMIT:
             self._learn_commit(request)
             # A follower out of step (after a restart, say) would receive commit indexes for ever and

@@ -124,7 +124,7 @@ class HoleRepair:
                     self._make_haste()
         if not holes:
             report("entries-mended", ledger_end_index=self.member.ledger_end_index)
-            self.member.seeks_java_leader = False
+            self.member.peers.seeks_java_leader = False
             self._first_index = self._least_index = -1
             self._make_haste()
             self.asked.clear()
@@ -177,7 +177,7 @@ class HoleRepair:
             last_index = member.committed_index  # the rest may differ from the leader's, and will be cut
         request: PullRequest | GetRequest | MetadataRequest
         reported = self._reported_committed.get(peer_id)
-        is_unknown = peer_id not in member.wire_versions
+        is_unknown = member.peers.is_unheard(peer_id)
         if is_unknown or (reported is not None and reported < index and peer_id not in self._polled):
             if not is_unknown:
                 self._polled.add(peer_id)
@@ -185,7 +185,7 @@ class HoleRepair:
                 group=member.config.group, remote_id=peer_id, local_id=member.self_id,
                 wire_version=WIRE_VERSION,
             )
-        elif self._is_java(peer_id) or reported is not None:
+        elif not member.peers.is_ours(peer_id) or reported is not None:
             request = GetRequest(
                 group=member.config.group, remote_id=peer_id, local_id=member.self_id, begin_index=index,
                 consistency=Consistency.COMMITTED,
@@ -203,12 +203,9 @@ class HoleRepair:
 
     def _in_turn(self) -> tuple[str, ...]:
         """The peers that can be asked now, the leader first. A Java member answers only while it leads."""
-        leader_id, known = self.member.leader_id, self.member.wire_versions
-        able = [one for one in self.member.peer_ids if one == leader_id or known.get(one) != 0]
+        leader_id, peers = self.member.leader_id, self.member.peers
+        able = [one for one in self.member.peer_ids if one == leader_id or not peers.is_java(one)]
         return tuple(sorted(able, key=lambda one: one != leader_id))
-
-    def _is_java(self, peer_id: str) -> bool:
-        return self.member.wire_versions.get(peer_id, 0) < 1
 
     def _wait(self, hole: Hole) -> None:
         """Every member was asked in vain: the next hole has its turn, the first one after a wait."""
@@ -220,7 +217,7 @@ class HoleRepair:
         if len(member.view.holes) > 1:
             self._first_index = hole.last_index + 1
         self._next_ms = member.out.now_ms + wait_ms
-        member.seeks_java_leader = member.is_leader and any(map(self._is_java, member.voter_ids))
+        member.peers.seeks_java_leader = member.is_leader and member.has_java_peer
         member.out.report("entries-not-found", first_index=hole.first_index, last_index=hole.last_index,
                           asked=", ".join(f"{peer}: {why}" for peer, why in sorted(self.asked.items())))
         self._tried.clear()

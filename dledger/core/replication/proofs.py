@@ -102,7 +102,7 @@ class BeginProof:
             return
         group, self_id = member.config.group, member.self_id
         request: MetadataRequest | GetRequest
-        if member.wire_versions.get(leader_id, 0) >= 1:
+        if member.peers.is_ours(leader_id):
             request = MetadataRequest(
                 group=group, remote_id=leader_id, local_id=self_id, wire_version=WIRE_VERSION
             )

@@ -65,7 +65,7 @@ class BeginWitnesses:
             voter_id for voter_id, said in self._said.items()
             if said.begin_index > lacks_index or said.committed_index >= begin_index
         }
-        silent = {voter_id for voter_id in member.voter_ids if member.wire_versions.get(voter_id) == 0}
+        silent = {voter_id for voter_id in member.voter_ids if member.peers.is_java(voter_id)}
         counted = confirming | silent | self._removed
         return leader_id is not None and member.membership.is_quorum(counted | {leader_id})
 
@@ -106,7 +106,7 @@ class BeginWitnesses:
         member = self.member
         return [
             voter_id for voter_id in member.voter_ids
-            if voter_id != member.leader_id and member.wire_versions.get(voter_id) != 0
+            if voter_id != member.leader_id and not member.peers.is_java(voter_id)
         ]
 
     def _forget_older_terms(self) -> None:

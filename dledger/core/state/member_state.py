@@ -20,61 +20,15 @@ from typing import Protocol
 import attrs
 
 from dledger.core.state import effects as fx
-from dledger.core.state.flush_pace import FlushPace
-from dledger.core.state.inputs import MembersIntroduced
-from dledger.core.state.machine_claims import MachineClaims
+from dledger.core.state.beliefs import IntroducedMembers, PeerBeliefs
 from dledger.core.state.ports import LedgerView
 from dledger.values.errors import DamagedEntryError
 from dledger.values.ledger.config import DLedgerConfig
 from dledger.values.ledger.group_name import GroupName
 from dledger.values.ledger.membership import Membership
-from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.bounds import TERM_MAX
-from protocols.wire.ledger.codes import (
-    MEMBERS_MAX,
-    WIRE_FLAG_DISK_FULL,
-    WIRE_VERSION,
-    WIRE_VERSION_MASK,
-    VoteResult,
-)
+from protocols.wire.ledger.codes import WIRE_VERSION
 from protocols.wire.ledger.messages import MessageFields, Request, Response
-
-
-@attrs.define
-class Quota:
-    """
-    Bytes per second for a follower that is far behind.
-
-    Source: Quota.java; differs: it never sleeps, the dispatcher waits for the next second.
-    """
-
-    per_second: int
-    _second: int = -1
-    _spent: int = 0
-
-    def left(self, now_ms: int) -> int:
-        """Bytes that may still be sent in this second."""
-        second = now_ms // 1000
-        if second != self._second:
-            self._second = second
-            self._spent = 0
-        return self.per_second - self._spent
-
-    def spend(self, size: int) -> None:
-        """C{size} bytes were sent. L{left} drops the count when a new second begins."""
-        self._spent += size
-
-
-#: Members that others introduce, at most: one false list of full length leaves room for a true one.
-INTRODUCED_MAX = 2 * MEMBERS_MAX
-
-
-@attrs.frozen
-class _Reported:
-    """A list of members from another member. C{was_trusted}: that was a member of this ledger then."""
-
-    membership: Membership
-    was_trusted: bool
 
 
 class Role(Enum):
@@ -197,36 +151,22 @@ class MemberState:
 
     @ivar membership: the members of the group, by the last configuration entry of this ledger.
     @ivar peer_ids, voter_ids: the other members, and the other voters, in a fixed order.
-    @ivar refused_by: peers that refused a vote because they follow a leader, or do not know this member, and
-        have not been asked for their members since.
     @ivar dismissed_index: index of a committed configuration entry that another member reported, in which
         this member is not a voter; -1 for none. A later entry of the own ledger overrides it.
-    @ivar introduced: id to C{host:port} of the members in later lists than this ledger has, as far as known
-        members reported them, at most L{INTRODUCED_MAX}; none once this ledger has caught up.
     @ivar start_term: before this start the member acknowledged no entry of a later term: the term that it
         recovered with, or C{TERM_MAX} if it may have lost its directory, or that is doubted.
     @ivar flushed_index: every entry up to here is on stable storage.
-    @ivar leader_committed_index: commit index in the last push of a leader; -1 before any. It is the leader's
-        word: for health, not for decisions.
-    @ivar leader_committed_ms: a time before it came, see C{awake_ms}; -1: not known.
     @ivar awake_ms: the tick before the last one; -1 before two. A process that was stopped finds messages
         that came meanwhile, before its first tick or after it: all that had come by this time was read.
     @ivar repair_end_index: -1, or the end that the ledger must reach before this member votes again.
     @ivar successor_id: the candidate for whose sake a member that must never lead leads all the same, until
         that one has its entries; None for none.
-    @ivar wire_versions: wire version that each peer advertised; a peer not heard from since the last
-        connection to it began is missing.
     @ivar is_unsure: whether a loss of power may have taken entries that this member acknowledged.
     @ivar group_name: the id of the group, as far as it is known, see L{dledger.core.election.naming}.
     @ivar is_full: whether the store refuses entries for want of room.
-    @ivar full_peers: peers that said so of themselves in their last answer to a heartbeat.
-    @ivar pace: flush times of this member and of its peers.
-    @ivar machine: the state machines of this member and of its peers.
-    @ivar seeks_java_leader: this leader has lost an entry to damage, no member of ours has it, and Java
-        members give entries only while they lead.
     @ivar term_start_body: body of the entry that a leader writes when its term begins.
-    @ivar incompatible: peers that answered a request in another version of the protocol on the current
-        connection, or sent one. They cannot acknowledge pushes; their votes and heartbeats are refused.
+    @ivar peers: what this member believes of the others.
+    @ivar introductions: members that this ledger does not have yet.
     """
 
     config: DLedgerConfig
@@ -242,70 +182,32 @@ class MemberState:
     ledger_end_index: int = -1
     ledger_end_term: int = -1
     flushed_index: int = -1
-    leader_committed_index: int = -1
-    leader_committed_ms: int = -1
     awake_ms: int = -1
     _ticked_ms: int = -1
     successor_id: str | None = None
-    wire_versions: dict[str, int] = attrs.Factory(dict)
-    last_heard_ms: dict[str, int] = attrs.Factory(dict)
-    incompatible: set[str] = attrs.Factory(set)
     is_unsure: bool = False
     group_name: GroupName = GroupName()
     is_full: bool = False
-    full_peers: set[str] = attrs.Factory(set)
-    pace: FlushPace = attrs.Factory(FlushPace)
-    machine: MachineClaims = attrs.Factory(MachineClaims)
-    seeks_java_leader: bool = False
+    peers: PeerBeliefs = attrs.field(init=False)
+    introductions: IntroducedMembers = attrs.field(init=False)
     self_id: str = attrs.field(init=False)
     membership: Membership = attrs.field(init=False)
     peer_ids: tuple[str, ...] = attrs.field(init=False)
     voter_ids: tuple[str, ...] = attrs.field(init=False)
-    introduced: Mapping[str, str] = attrs.field(init=False)
-    _reported: dict[str, _Reported] = attrs.Factory(dict)
-    _trusted: Mapping[str, str] = attrs.field(init=False)
-    _known: frozenset[str] = attrs.field(init=False)
     dismissed_index: int = -1
     term_start_body: bytes = b""
-    refused_by: set[str] = attrs.Factory(set)
-    _quotas: dict[str, Quota] = attrs.Factory(dict)
 
     def __attrs_post_init__(self) -> None:
         self.self_id = self.config.self_id
+        self.peers = PeerBeliefs(push_quota=self.config.peer_push_quota)
+        self.introductions = IntroducedMembers(self.self_id, self.config.peers)
         self._follow(self.view.membership)
 
     def _follow(self, found: Membership | None) -> None:
         self.membership = found or Membership(voters=self.config.peers)
         self.peer_ids = tuple(sorted(self.membership.addresses.keys() - {self.self_id}))
         self.voter_ids = tuple(one for one in self.peer_ids if one in self.membership.voters)
-        # A member that joins is in no list before the end of the ledger. Until then it takes the start list
-        # besides for those that it may believe: all members of the past may be gone.
-        own = self.membership.addresses
-        self._trusted = own if self.self_id in own else {**self.config.peers, **own}
-        self._introduce()
-
-    def _introduce(self) -> None:
-        """
-        Gather what others reported. Each one's last word counts for itself, so a false one hides no true one.
-        The members of this ledger come first, then those that they introduced: these may know of still
-        others. A list of the past may lack a member that reported the present one: its word counts until the
-        present is reached.
-        """
-        own, first = self.membership, self._trusted
-        found: dict[str, str] = {}
-        kept: dict[str, _Reported] = {}
-        for reporter_id, reported in sorted(self._reported.items(), key=lambda one: one[0] not in first):
-            if reported.membership.index <= own.index or not (
-                reported.was_trusted or reporter_id in first or reporter_id in found
-            ):
-                continue
-            kept[reporter_id] = reported
-            for member_id, address in reported.membership.addresses.items():
-                if member_id != self.self_id and len(found) < INTRODUCED_MAX:
-                    found.setdefault(member_id, address)
-        self._reported = kept
-        self.introduced = found
-        self._known = frozenset({*first, *found}) - {self.self_id}
+        self.introductions.follow(self.membership)
 
     @property
     def is_leader(self) -> bool:
@@ -328,7 +230,14 @@ class MemberState:
 
     def knows(self, member_id: str | None) -> bool:
         """Whether C{member_id} may be another member of this group."""
-        return member_id in self._known or (member_id != self.self_id and member_id in self.former)
+        return member_id in self.introductions.known or (
+            member_id != self.self_id and member_id in self.former
+        )
+
+    @property
+    def introduced(self) -> Mapping[str, str]:
+        """Id to C{host:port} of the members that others report, and this ledger does not have yet."""
+        return self.introductions.members
 
     @property
     def former(self) -> Mapping[str, str]:
@@ -347,26 +256,15 @@ class MemberState:
         """Ids of all that may speak as members."""
         return frozenset({*self.membership.addresses, *self.introduced, *self.former})
 
-    def note_vote(self, peer_id: str, result: VoteResult) -> None:
-        """A peer answered this candidate: it may refuse because this member was removed."""
-        if result in (VoteResult.REJECT_ALREADY_HAS_LEADER, VoteResult.REJECT_UNKNOWN_LEADER):
-            self.refused_by.add(peer_id)
-
-    def on_introduced(self, reported: MembersIntroduced) -> None:
-        """A known member has reported a list of members."""
-        self._reported[reported.reporter_id] = _Reported(reported.membership,
-                                                         reported.reporter_id in self._trusted)
-        self._introduce()
-
     @property
     def is_understood(self) -> bool:
         """Whether a quorum, this member included, may understand its pushes."""
-        return self.membership.is_quorum(self.membership.voters.keys() - self.incompatible)
+        return self.membership.is_quorum(self.membership.voters.keys() - self.peers.incompatible)
 
     @property
     def has_java_peer(self) -> bool:
         """Whether a voter has not advertised our wire: it may acknowledge entries before it flushes them."""
-        return any(self.wire_versions.get(peer_id, 0) < 1 for peer_id in self.voter_ids)
+        return any(self.peers.wire_versions.get(peer_id, 0) < 1 for peer_id in self.voter_ids)
 
     @property
     def may_lead(self) -> bool:
@@ -424,7 +322,7 @@ class MemberState:
         index = self.committed_index
         if self.is_leader:
             return index == self.ledger_end_index
-        if index < 0 or not self.view.ends.begin_index <= index == self.leader_committed_index:
+        if index < 0 or not self.view.ends.begin_index <= index == self.peers.leader_committed_index:
             return False
         try:
             return self.view.term_of(index) == self.term
@@ -453,7 +351,7 @@ class MemberState:
     @property
     def stands_last(self) -> bool:
         """Whether another member should lead, if one can."""
-        return self.is_full or self.machine.is_unfit or self.view.group is None
+        return self.is_full or self.peers.machine.is_unfit or self.view.group is None
 
     def owes(self, end_index: int) -> None:
         """The ledger must reach this end before the member votes again; -1 for none."""
@@ -467,39 +365,6 @@ class MemberState:
         self.committed_index = index
         self.out.emit(fx.RecordCommit(committed_index=index))
         return True
-
-    def quota_of(self, peer_id: str) -> Quota:
-        """What may be sent in a second to C{peer_id} when it is far behind."""
-        return self._quotas.setdefault(peer_id, Quota(self.config.peer_push_quota))
-
-    def heard_from(self, peer_id: str, wire_version: int) -> None:
-        """A message of C{peer_id} arrived."""
-        self.last_heard_ms[peer_id] = self.out.now_ms
-        wire_version &= WIRE_VERSION_MASK
-        if wire_version > 0 or peer_id not in self.wire_versions:
-            self.wire_versions[peer_id] = wire_version
-
-    def met(self, peer_id: str) -> None:
-        """A connection to C{peer_id} is new: another program may listen there, for example a Java member."""
-        self.incompatible.discard(peer_id)
-        self.wire_versions.pop(peer_id, None)
-
-    def heard_of_disk(
-        self, peer_id: str, wire_version: int, code: ResponseCode = ResponseCode.SUCCESS
-    ) -> None:
-        """
-        A peer answered a heartbeat; its flags report its room on the disk, its speed, its state machine.
-
-        A refusal says nothing: a member that cannot place its sender yet answers without flags.
-        """
-        if code is not ResponseCode.SUCCESS:
-            return
-        self.pace.heard(peer_id, wire_version, self.out.now_ms)
-        self.machine.heard(peer_id, wire_version)
-        if wire_version & WIRE_FLAG_DISK_FULL:
-            self.full_peers.add(peer_id)
-        else:
-            self.full_peers.discard(peer_id)
 
     def base_fields(self, peer_id: str) -> MessageFields:
         """Base fields of a request to C{peer_id}."""

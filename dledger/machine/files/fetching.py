@@ -27,7 +27,7 @@ from twisted.logger import Logger
 
 from dledger.machine.files.snapshots import SnapshotDirectory
 from dledger.node.host import MachineHost
-from dledger.node.requests.snapshots import SnapshotDesk
+from dledger.node.requests.snapshots import SnapshotHandler
 from dledger.storage.files.snapshot_file import SnapshotHead, SnapshotRefused
 from dledger.values.errors import DLedgerError
 from protocols.wire.checksums import crc32
@@ -77,7 +77,7 @@ class SnapshotFetch:
     log = Logger()
 
     def __init__(
-        self, snapshots: SnapshotDirectory, source: SnapshotDesk, host: MachineHost, *, machine: str,
+        self, snapshots: SnapshotDirectory, source: SnapshotHandler, host: MachineHost, *, machine: str,
         machine_version: int, oldest_version: int, lowest_index: Callable[[], int],
     ) -> None:
         """

@@ -27,6 +27,7 @@ from dledger.storage.files.snapshot_file import (
     SnapshotHead,
     SnapshotRefused,
     check_snapshot,
+    no_rest,
     read_pieces,
     read_snapshot_head,
     write_snapshot,
@@ -65,11 +66,12 @@ class SnapshotDirectory:
 
     def __init__(
         self, disk: Disk, path: str, *, machine: str, machine_version: int, oldest_version: int | None = None,
-        proves_oldest: bool = False,
+        proves_oldest: bool = False, rests: Callable[[], Callable[[], None]] = lambda: no_rest,
     ) -> None:
         """
         @param oldest_version: of snapshots that the machine takes; None: only its own.
         @param proves_oldest: keep C{proven_index}; else it is of L{look} until the next write, then -1.
+        @param rests: gives C{rest} of L{write_snapshot} to a new one.
         """
         self._disk = disk
         self.path = path
@@ -77,6 +79,7 @@ class SnapshotDirectory:
         self.machine_version = machine_version
         self.oldest_version = machine_version if oldest_version is None else oldest_version
         self._proves_oldest = proves_oldest
+        self._rests = rests
         self.heads: list[SnapshotHead] = []
         self.refused: list[str] = []
         self.held: frozenset[int] = frozenset()
@@ -255,7 +258,8 @@ class SnapshotDirectory:
         if disk.exists(unfinished):
             disk.unlink(unfinished)
         try:
-            return UnnamedSnapshot(head, write_snapshot(disk, unfinished, head, chunks, problem))
+            size = write_snapshot(disk, unfinished, head, chunks, problem, self._rests())
+            return UnnamedSnapshot(head, size)
         except Exception:
             if disk.exists(unfinished):
                 disk.unlink(unfinished)

@@ -104,7 +104,7 @@ class HostedMachine(Protocol):
 
 
 class MachineAnswers(Protocol):
-    """Answers for the state machine of this member: L{dledger.machine.requests.MachineDesk}."""
+    """Answers for the state machine of this member: L{dledger.machine.requests.MachineHandler}."""
 
     def answer(
         self, request: MachineRequest, may_answer: Callable[[], bool], owner: str
@@ -136,7 +136,7 @@ class Hosting:
 
 
 class OtherMachines(Protocol):
-    """The other members: L{dledger.node.requests.snapshots.SnapshotDesk}."""
+    """The other members: L{dledger.node.requests.snapshots.SnapshotHandler}."""
 
     def reported(self, peer_id: str) -> MetadataResponse | None:
         """What a member has reported last; None: nothing yet."""

@@ -136,7 +136,7 @@ class Asker(NamedTuple):
 NOBODY = Asker("", True)
 
 
-class ReaderDesk:
+class ReaderHandler:
     """
     Answers the requests of readers at this member.
 

@@ -7,8 +7,8 @@ Routes each request of a connection to the part that answers it, by a table of t
     APPEND_ONCE            L{AppendRequests}, L{AppendGate}
     SUBMIT, QUERY, SKIP    L{MachineRequests}
     BEGIN_STATE            L{StateOrders}
-    READER                 L{ReaderDesk}
-    SNAPSHOT               L{SnapshotDesk}
+    READER                 L{ReaderHandler}
+    SNAPSHOT               L{SnapshotHandler}
     GET, PULL, SEQUENCE    L{Reads}
     VOTE, HEART_BEAT, PUSH,
     LEADERSHIP_TRANSFER,
@@ -55,9 +55,9 @@ from dledger.node.requests.appends import AppendGate
 from dledger.node.requests.machine_requests import MachineRequests
 from dledger.node.requests.merging import Merged, merge
 from dledger.node.requests.places import EndlessPlaces, Places
-from dledger.node.requests.readers import Asker, ReaderDesk
+from dledger.node.requests.readers import Asker, ReaderHandler
 from dledger.node.requests.refusals import Refusals
-from dledger.node.requests.snapshots import SnapshotDesk
+from dledger.node.requests.snapshots import SnapshotHandler
 from dledger.node.requests.state_orders import StateOrders
 from dledger.node.work.inside import MemberInside
 from dledger.node.work.reads import Reading, Reads
@@ -291,8 +291,8 @@ class Answerers:
     appends: AppendGate
     reads: Reads
     machine: MachineRequests
-    readers: ReaderDesk
-    snapshots: SnapshotDesk
+    readers: ReaderHandler
+    snapshots: SnapshotHandler
     state_orders: StateOrders
 
 

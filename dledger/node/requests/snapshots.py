@@ -47,7 +47,7 @@ PIECE_BYTES_MIN = 4096
 ASK_MACHINES_S = 2.0
 
 
-class SnapshotDesk:
+class SnapshotHandler:
     """
     The other members, for the machine of this one: asks them for snapshots, and answers them.
 
@@ -110,7 +110,7 @@ class SnapshotDesk:
             )
         if not request.machine:
             self._offers.check_known()
-        quota = self._members.quota_of(peer_id)
+        quota = self._members.peers.quota_of(peer_id)
         left = quota.left(self._now_ms())
         if left <= 0 or not connection.may_answer:
             return SnapshotResponse()

@@ -15,7 +15,7 @@ from twisted.internet.defer import Deferred
 
 from dledger.core.status import MemberStatus
 from dledger.node.requests.appends import AppendResult
-from dledger.node.requests.snapshots import SnapshotDesk
+from dledger.node.requests.snapshots import SnapshotHandler
 from dledger.storage.store.file_store import FileStore
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
@@ -29,7 +29,7 @@ class StateOrders:
     """Invariant: one order is under way at most."""
 
     def __init__(
-        self, group: str, ledger: FileStore, *, status: Callable[[], MemberStatus], others: SnapshotDesk,
+        self, group: str, ledger: FileStore, *, status: Callable[[], MemberStatus], others: SnapshotHandler,
         append: Callable[[int, bytes], Deferred[AppendResult]] | None,
     ) -> None:
         """@param append: writes one of the log's own entries; None: a broker alone appends."""

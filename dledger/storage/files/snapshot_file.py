@@ -30,6 +30,8 @@ SNAPSHOT_MAGIC = 0x444C534E  # "DLSN"
 SNAPSHOT_VERSION = 1
 #: Most bytes of one piece of a state.
 CHUNK_BYTES_MAX = 4 * 1024 * 1024
+#: Bytes that are written before they are made durable.
+STEP_BYTES = 256 * 1024
 
 SNAPSHOT_HEADER_DECLARATION = Struct(
     "magic" / Int32sb,
@@ -145,26 +147,41 @@ def encoded_snapshot(head: SnapshotHead, chunks: Iterable[bytes]) -> Iterator[by
     yield _PIECE.pack(END, crc) + _TOTAL.pack(total)
 
 
+def no_rest() -> None:
+    """Go on at once."""
+
+
 def write_snapshot(
-    disk: Disk, path: str, head: SnapshotHead, chunks: Iterable[bytes], problem: Callable[[], str]
+    disk: Disk, path: str, head: SnapshotHead, chunks: Iterable[bytes], problem: Callable[[], str],
+    rest: Callable[[], None] = no_rest,
 ) -> int:
     """
     Write a snapshot to a new file and make it durable. The caller gives it its name.
 
-    @param problem: asked before each part; a reason to give up, or empty.
+    The log is on the same disk, and its flushes wait for what was written before them: each step is made
+    durable before the next one, and then the writer rests.
+
+    @param problem: asked before each step; a reason to give up, or empty.
+    @param rest: blocks for a while.
     @return: bytes of the file.
     @raise SnapshotRefused: C{problem} had a reason, or a piece is none.
     @raise OSError: of the disk.
     """
     file = disk.open(path, create=True)
     try:
-        at = 0
+        at = durable = 0
         for part in encoded_snapshot(head, chunks):
-            reason = problem()
-            if reason:
-                raise SnapshotRefused(reason)
-            file.pwrite(part, at)
-            at += len(part)
+            for start in range(0, len(part), STEP_BYTES):
+                reason = problem()
+                if reason:
+                    raise SnapshotRefused(reason)
+                step = memoryview(part)[start : start + STEP_BYTES]
+                file.pwrite(step, at)
+                at += len(step)
+                if at - durable >= STEP_BYTES:
+                    file.datasync()
+                    durable = at
+                    rest()
         file.datasync()
         return at
     finally:

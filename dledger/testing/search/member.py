@@ -408,10 +408,10 @@ def settle(member: SearchedMember) -> dict[int, tuple[str, int]]:
     state, out = core.member, core.out
     out._next_request_id = 1 + PER_PEER * len(member.config.peers)
     peers = others_of(core)
-    state.last_heard_ms = dict.fromkeys(peers, NOW_MS)
-    state.wire_versions = dict.fromkeys(peers, 1)
-    state.refused_by.clear()  # nobody is informed that it was removed
-    state.leader_committed_index = -1
+    state.peers.last_heard_ms = dict.fromkeys(peers, NOW_MS)
+    state.peers.wire_versions = dict.fromkeys(peers, 1)
+    state.peers.refused_by.clear()  # nobody is informed that it was removed
+    state.peers.leader_committed_index = -1
     elector = core.elector
     elector.deadline_ms = _FUTURE_MS
     elector._last_tick_ms = NOW_MS

@@ -78,7 +78,7 @@ class MemoryRules:
         """
         state = self._state
         if type(request) is MetadataRequest and peer_id in self._refused and state.group_name.is_known:
-            if state.wire_versions.get(peer_id, 0) >= 1:
+            if state.peers.is_ours(peer_id):
                 self._asked[request_id] = peer_id
 
     # -- before a step ----------------------------------------------------------------------------
@@ -87,8 +87,8 @@ class MemoryRules:
         """The core will take an input, which the mirror of the log does not have yet."""
         self._led_term = -1
         self._refused = set()
-        if type(happened) is ev.Ticked and self._state.refused_by and self._state.leader_id is None:
-            self._refused = {*self._state.refused_by}
+        if type(happened) is ev.Ticked and self._state.peers.refused_by and self._state.leader_id is None:
+            self._refused = {*self._state.peers.refused_by}
             self._asked = {one: peer for one, peer in self._asked.items() if peer not in self._refused}
         if isinstance(happened, ev.EntriesFlushed):
             self._flushed(happened)
@@ -152,7 +152,7 @@ class MemoryRules:
         if type(happened) is ev.Ticked:
             if state.membership.index > state.committed_index:
                 self._knows_former()
-            if self._refused and state.refused_by:  # it asks them later
+            if self._refused and state.peers.refused_by:  # it asks them later
                 self._asked = {one: peer for one, peer in self._asked.items() if peer not in self._refused}
         elif self._asked and isinstance(happened, ev.ResponseReceived):
             peer_id = self._asked.pop(happened.request_id, "")
