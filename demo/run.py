@@ -41,8 +41,7 @@ from rich.table import Table
 
 import dledger
 from demo.spark_end import expectation, verdict
-from dledger.client.blocking import Log
-from dledger.client.errors import AppendError
+from dledger import AppendError, Log
 from tests.processes.children import Child, ChildError, end_all
 from tests.processes.ledgers import LedgerFault, assert_identical, read_records
 from tests.processes.members import Group, Member, ended_well

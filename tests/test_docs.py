@@ -84,6 +84,16 @@ def _base_defines(module: ast.Module, base: str, names: list[str], root: Path) -
     return _defines(module, module.body, [base, *names], root)
 
 
+def _exports(package: ast.Module, names: list[str], root: Path) -> bool:
+    """Whether a package exports a name of another module of ours."""
+    return any(
+        exists(".".join([str(one.module), *names]), root)
+        for node in package.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for one in node.body
+        if isinstance(one, ast.ImportFrom) and names[0] in [alias.name for alias in one.names]
+    )
+
+
 def exists(name: str, root: Path = ROOT) -> bool:
     """Whether a dotted name is a package, a module, or defined in a module."""
     parts = name.split(".")
@@ -92,7 +102,10 @@ def exists(name: str, root: Path = ROOT) -> bool:
         for path in (base.with_suffix(".py"), base / "__init__.py"):
             if path.exists():
                 module = tree_of(text_of(path))
-                return _defines(module, module.body, parts[length:], root)
+                names = parts[length:]
+                return _defines(module, module.body, names, root) or (
+                    path.name == "__init__.py" and bool(names) and _exports(module, names, root)
+                )
         if base.is_dir() and length == len(parts):
             return True
     return False

@@ -81,7 +81,7 @@ class Alarm:
     @ivar is_set: the call is to come.
     """
 
-    def __init__(self, clock: IReactorTime, call: Callable[[], None]) -> None:
+    def __init__(self, clock: IReactorTime, call: Callable[[], object]) -> None:
         self._clock = clock
         self._call = call
         self._timer: IDelayedCall | None = None

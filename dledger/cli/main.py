@@ -61,7 +61,7 @@ _COMMANDS = (
      "Show why a slave's replication has stopped, and decide how it goes on."),
     ("group", "ledger.group:group", "Begin a group, join one, or go on without a lost majority."),
     ("machine", "ledger.machine:machine",
-     "Show the state machines of the members, or skip an entry that they cannot apply."),
+     "Show the state machines of the members, let them write snapshots, or skip an entry."),
     ("member", "ledger.member:member", "Show and change the members of a running group."),
     ("state", "ledger.state:state", "Begin the state of a group anew: its table of producers and readers."),
     ("readers", "ledger.readers:readers", "Show the named readers of the group, or move or forget one."),

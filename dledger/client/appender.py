@@ -343,7 +343,8 @@ class Appender:
                 return
             if is_part:
                 sender.hold_rest(frame, count, later)
-        self._acknowledged()
+        if self._has_paused or self._refusal is not None:
+            self._acknowledged()
         count_max = self._native_window.count_max
         if count_max < self._limits.frame_count_max:
             count_max = min(self._limits.frame_count_max, count_max * 2)

@@ -26,7 +26,6 @@ from dledger.base.sending.arguments import patience, whole
 from dledger.base.sending.blocking_batches import BlockingBatches
 from dledger.base.sending.bodies import BytesLike
 from dledger.base.serving.endpoints import EndpointFor
-from dledger.client.chain_marks import ChainMark
 from dledger.client.client import LogClient
 from dledger.client.connect_options import AppendLimits, LogKeywords, checked_keywords
 from dledger.client.enveloping import Headers, checked_headers, keyed
@@ -38,6 +37,7 @@ from dledger.client.tails import TailReading
 from dledger.client.values import (
     Appended,
     AppendSummary,
+    ChainMark,
     Entry,
     LastSequence,
     MemberInfo,

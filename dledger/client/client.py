@@ -28,7 +28,6 @@ from dledger.base.sending.sender import fire_all, fire_one
 from dledger.base.serving.endpoints import EndpointFor, tcp_endpoints
 from dledger.base.tls.securing import dialling
 from dledger.client.appender import AppendDone, Appender
-from dledger.client.chain_marks import ChainMark, ask_chain_marks
 from dledger.client.commands import MAX_AGE_S, CommandCalls, CommandSender, query_machine
 from dledger.client.connect_options import ConnectKeywords, ConnectOptions
 from dledger.client.enveloping import Enveloping, Headers, keyed
@@ -37,11 +36,19 @@ from dledger.client.lone_appends import NO_PRODUCERS, LoneAppends, append_number
 from dledger.client.look_back import TimesBefore, timed_link
 from dledger.client.members import ClientSecurity, Members
 from dledger.client.places import Place, checked_time, find_begin, is_index, place
-from dledger.client.questions import GroupChanges, MemberQuestions
+from dledger.client.questions import GroupChanges, MemberQuestions, ask_chain_marks
 from dledger.client.readers import NamedReader, ReaderCalls, ReaderOptions
 from dledger.client.rivals import Rivals
 from dledger.client.tails import BatchTail, Tail, checked_options
-from dledger.client.values import Appended, Entry, LastSequence, MemberInfo, entries_after, entries_of
+from dledger.client.values import (
+    Appended,
+    ChainMark,
+    Entry,
+    LastSequence,
+    MemberInfo,
+    entries_after,
+    entries_of,
+)
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import Consistency

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.client.test_client,tests.client.test_changes -*-
+# -*- test-case-name: tests.client.test_client,tests.client.test_changes,tests.client.test_chain_marks -*-
 """
 Questions to the members, and changes of the group, that are asked again, also on another connection, until
 one answers or time is over.
@@ -14,20 +14,24 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 import attrs
-from twisted.internet.defer import CancelledError
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
+from twisted.python.failure import Failure
 
-from dledger.base.timing import Backoff
+from dledger.base.timing import Backoff, Gathering
 from dledger.client.connection import MemberLink, RequestLost, RequestRefused
 from dledger.client.errors import UnknownChange, failure_of, reported
 from dledger.client.members import Members
 from dledger.client.rivals import Rivals
-from dledger.client.values import MemberInfo, entries_of
+from dledger.client.values import ChainMark, MemberInfo, entries_of
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import WireError
+from protocols.wire.ledger.codes import Consistency
+from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, decode_header
 from protocols.wire.ledger.messages import (
+    GetRequest,
     GetResponse,
     LeadershipTransferRequest,
     MembershipRequest,
@@ -285,3 +289,57 @@ def _checked(answer: Response) -> Response:
         if len(entries) != 1:
             raise WireError(f"GET was answered with {len(entries)} entries")
     return answer
+
+
+async def ask_chain_marks(
+    members: Members, clock: IReactorTime, deadline_s: float
+) -> tuple[ChainMark, ...]:
+    """
+    The marks of all members, in order of ids, at the highest index that all who answer know to be committed.
+
+    @param deadline_s: seconds for each of the two questions.
+    """
+    infos = await members.ask_all(deadline_s)
+    index = min((info.committed_index for info in infos if not info.problem), default=-1)
+    begin = max((info.begin_index for info in infos if not info.problem), default=-1)
+    marks = {
+        info.member_id: ChainMark(
+            member_id=info.member_id, index=max(index, -1), problem=info.problem,
+            is_leader=info.role == "leader",
+        )
+        for info in infos
+    }
+    if index < max(begin, 0):
+        return tuple(marks.values())
+    asked = {
+        member_id: Deferred.fromCoroutine(_ask_mark(members, mark, deadline_s))
+        for member_id, mark in marks.items() if not mark.problem
+    }
+    answers = await Gathering(clock, asked, deadline_s=2 * deadline_s).outcome
+    return tuple(_answered(mark, answers.get(member_id), member_id in asked)
+                 for member_id, mark in marks.items())
+
+
+def _answered(mark: ChainMark, answer: ChainMark | Failure | None, was_asked: bool) -> ChainMark:
+    if not was_asked:
+        return mark
+    if isinstance(answer, ChainMark):
+        return answer
+    why = "no answer in time" if answer is None else answer.getErrorMessage()
+    return attrs.evolve(mark, problem=why)
+
+
+async def _ask_mark(members: Members, mark: ChainMark, deadline_s: float) -> ChainMark:
+    connection = await members.connection(mark.member_id)
+    answer = await connection.ask(
+        GetRequest(group=members.group, remote_id=mark.member_id, begin_index=mark.index,
+                   consistency=Consistency.COMMITTED),
+        deadline_s,
+    )
+    assert isinstance(answer, GetResponse)
+    if answer.code is not ResponseCode.SUCCESS or answer.entries is None:
+        return attrs.evolve(mark, problem=f"entry {mark.index} was answered {answer.code.name}")
+    if len(answer.entries.records) < ENTRY_HEADER_SIZE or answer.entries.first_index != mark.index:
+        raise WireError(f"asked for entry {mark.index}, received another record")
+    header = decode_header(answer.entries.records[:ENTRY_HEADER_SIZE])
+    return attrs.evolve(mark, term=header.term, chain_crc=header.chain_crc)

@@ -164,6 +164,40 @@ class MemberInfo:
     machine: str = ""
 
 
+@attrs.frozen(kw_only=True)
+class ChainMark:
+    """
+    What one member holds at an index. C{chainCrc} goes over all entries before it, so members with the same
+    one there hold the same entries.
+
+    @ivar index: the same of all members; -1 if no entry is committed that all of them have.
+    @ivar term, chain_crc: of its entry there; 0 is "not recorded", Java's.
+    @ivar is_leader: whether it leads.
+    @ivar problem: why it is not known; empty if it is.
+    """
+
+    member_id: str
+    index: int = -1
+    term: int = -1
+    chain_crc: int = 0
+    is_leader: bool = False
+    problem: str = ""
+
+
+def diverging(marks: tuple[ChainMark, ...]) -> tuple[str, ...]:
+    """
+    Ids of the members that hold other entries than the leader; without a leader, than most. Members without a
+    mark, or without checksums, are not judged.
+    """
+    known = [mark for mark in marks if not mark.problem and mark.chain_crc]
+    held = [(mark.term, mark.chain_crc) for mark in known]
+    if not known:
+        return ()
+    lead = next((pair for mark, pair in zip(known, held, strict=True) if mark.is_leader), None)
+    right = lead or max(held, key=held.count)
+    return tuple(mark.member_id for mark, pair in zip(known, held, strict=True) if pair != right)
+
+
 def entries_of(
     batch: EntryBatch, *, term_before: int = -1, time_before: int | None = None
 ) -> list[Entry]:

@@ -15,7 +15,7 @@ from twisted.internet.protocol import Factory, Protocol
 from twisted.protocols.basic import LineOnlyReceiver
 
 import dledger
-from dledger.client.client import LogClient
+from dledger import LogClient
 
 
 class Lines(LineOnlyReceiver):

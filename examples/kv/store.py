@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 
-from dledger.client.values import Entry
+from dledger import Entry
 from dledger.machine import StateMachine
 
 #: Bytes of one piece of a snapshot. Values may be long: a member takes no piece above 4 MiB.

@@ -26,8 +26,7 @@ from twisted.web.http import Request
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Site
 
-from dledger.client.client import LogClient
-from dledger.client.errors import UnknownOutcome
+from dledger import LogClient, UnknownOutcome
 from dledger.values.errors import DLedgerError
 
 #: Bytes of a value, at most.

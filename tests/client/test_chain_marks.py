@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.client.chain_marks import ChainMark, diverging
+from dledger.client.values import ChainMark, diverging
 from protocols.wire.ledger.messages import GetRequest
 from tests.client.test_appender import GroupCase
 

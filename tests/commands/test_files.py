@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dledger.base.disk.disk import OsDisk
-from dledger.client.chain_marks import ChainMark
+from dledger.client.values import ChainMark
 from dledger.storage.files.term_file import TermFile
 from dledger.storage.store.file_store import FileStore
 from dledger.values.ledger.config import DLedgerConfig

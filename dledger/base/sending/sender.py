@@ -115,8 +115,8 @@ class WindowedSender(Generic[_R]):
         self._producer = "" if numbers is None else numbers.producer
         self._flight: Flight[_R] = Flight()
         # Frames of one pump leave together, without another round of the reactor.
-        self._pumping = Alarm(clock, partial(turn.act, self.pump))
-        self._resuming = Alarm(clock, partial(turn.act, self.pump))
+        self._pumping = Alarm(clock, partial(turn.read, self.pump))
+        self._resuming = Alarm(clock, partial(turn.read, self.pump))
         self._sweeping = Alarm(clock, self._sweep)
         self._turn = turn
         self._is_in_turn = False  # turn_ended will be called
@@ -168,7 +168,7 @@ class WindowedSender(Generic[_R]):
         if self._is_in_turn or self._pumping.is_set:
             return
         if at_once:
-            self._turn.act(self.pump)
+            self._turn.read(self.pump)
         else:
             self._pumping.set(0)
 

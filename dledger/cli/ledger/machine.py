@@ -13,7 +13,6 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from dledger.cli.console.administration import end_with, post_all
 from dledger.cli.console.command import EXIT_FAILED, show_result, write_json
 from dledger.cli.console.contexts import admin_option
 from dledger.cli.console.failures import complain
@@ -95,6 +94,7 @@ def take_snapshot(context: click.Context, urls: tuple[str, ...], as_json: bool) 
     Each member that --admin names is asked. A long snapshot goes on after the answer; the page /status of the
     member has snapshot_index when it is written. Exit status 1 if a member has not begun one.
     """
+    from dledger.cli.console.administration import end_with, post_all  # dledger machine needs no HTTP
     found, failures = post_all(context.obj.admin, urls, "/snapshot")
     show_result({"snapshots": found, "failed": failures}, *(
         f"{url}\t" + ("is being written" if page.get("is_writing") else

@@ -5,6 +5,8 @@ C{dledger readers}: the named readers of a group, and how far each of them is be
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import attrs
 import click
 from rich.console import Console
@@ -13,10 +15,12 @@ from rich.table import Table
 from dledger.cli.console.command import show_result, shown_time, write_json
 from dledger.cli.console.since import moment_of, read_since
 from dledger.cli.console.target import Target
-from dledger.client.blocking import Log
-from dledger.client.places import Place
 from dledger.values.errors import DLedgerError
 from protocols.wire.ledger.codes import Consistency
+
+if TYPE_CHECKING:
+    from dledger.client.blocking import Log
+    from dledger.client.places import Place
 
 #: Digits and sign of an index, at most.
 _DIGITS_MAX = 18

@@ -21,8 +21,7 @@ from dledger.cli.console.local_paths import NAMED_PATH, LocalPath
 from dledger.cli.console.numbers import WholeRange
 from dledger.cli.console.progress import bytes_shown
 from dledger.cli.rocketmq.rocketmq import body_json, message_columns, message_json
-from dledger.client.chain_marks import diverging
-from dledger.client.values import Entry
+from dledger.client.values import Entry, diverging
 from dledger.rocketmq.store.records.store_config import StoreConfig
 from dledger.rocketmq.verify.report import StoreReport
 from dledger.rocketmq.verify.store_check import is_store, store_document, verify_store
