@@ -77,6 +77,8 @@ async def _delayed(
     due_ms[key] = now_ms + wait_ms
     more = {name: value or str(now_ms + wait_ms), "UNIQ_KEY": unique or key}
     fields = await exam.send(topic, key, more, body=key.encode())
+    exam.require(key not in ("d6", "r1", "r2") or "recallHandle" in fields,
+                 f"{key} was due at {now_ms + wait_ms}, and its answer has no recallHandle")
     if key == "d6":
         due_ms[key] = 0
         await exam.done(RECALL, {
