@@ -54,7 +54,7 @@ def _table(title: str, text: str, head: Row, rows: Sequence[Row]) -> str:
 def _member() -> Bench:
     bench = Bench.make(ListLedger.of(1, 1, 2), term=3)
     for peer_id in ("n1", "n2"):
-        bench.core.member.heard_from(peer_id, 1)
+        bench.core.member.peers.heard(peer_id, 1, bench.now_ms)
     return bench
 
 
