@@ -240,9 +240,9 @@ class RemotingRoad(Road):
         transport: Any = self._sender.transport
         transport.write(data)
         self._wires.settle()
-        codes = [code for _opaque, code in self._frames.answers(self._sender.received)]
-        if codes != [200] * self.window:
-            raise GuardError(f"{codes.count(200)} of {self.window} appends were acknowledged")
+        problems = [problem for _opaque, problem in self._frames.answers(self._sender.received)]
+        if problems != [""] * self.window:
+            raise GuardError(f"{problems.count('')} of {self.window} appends were acknowledged")
 
     def written(self) -> tuple[int, int]:
         return self._wires.writes, self._wires.bytes_written

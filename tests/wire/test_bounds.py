@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -30,6 +32,7 @@ from protocols.wire.ledger.messages import (
     VoteRequest,
 )
 from protocols.wire.ledger.push_layout import KINDS
+from tests.protocols.fakes import read_native
 
 
 def entry(index: int = 0, term: int = 0, pos: int = 0) -> EntryBatch:
@@ -85,11 +88,11 @@ class BoundTests(SynchronousTestCase):
         for kind, name, most in FIELDS:
             message = plain(kind)
             reader = NativeReader()
-            reader.read(native(message))
+            read_native(reader, native(message))
             good, bad = (attrs.evolve(message, **{name: value}) for value in (most, most + 1))
-            self.assertEqual(getattr(reader.read(native(good))[1], name), most, (kind, name))
+            self.assertEqual(getattr(read_native(reader, native(good))[1], name), most, (kind, name))
             self.assertEqual(getattr(through_json(good), name), most, (kind, name))
-            for read, given in ((reader.read, native(bad)), (push.decode_frame, native(bad)),
+            for read, given in ((partial(read_native, reader), native(bad)), (push.decode_frame, native(bad)),
                                 (through_json, bad)):
                 error = self.assertRaises(WireError, read, given)
                 self.assertIn(str(most), str(error), (kind, name))
@@ -102,8 +105,8 @@ class BoundTests(SynchronousTestCase):
         for index, term, pos in ((INDEX_MAX + 1, 1, 1), (1, TERM_MAX + 1, 1), (1, 1, POSITION_MAX + 1)):
             bad = attrs.evolve(like, entries=entry(index, term, pos))
             reader = NativeReader()
-            reader.read(native(attrs.evolve(like, entries=entry())))
-            self.assertRaises(WireError, reader.read, native(bad))
+            read_native(reader, native(attrs.evolve(like, entries=entry())))
+            self.assertRaises(WireError, read_native, reader, native(bad))
             self.assertRaises(WireError, through_json, bad)
         good = attrs.evolve(like, entries=entry(INDEX_MAX, TERM_MAX, POSITION_MAX))
         self.assertEqual(through_json(good), good)
