@@ -141,9 +141,8 @@ class NativeReaderTests(SynchronousTestCase):
                 changed = frame[:at] + bytes([frame[at] ^ 1 << bit]) + frame[at + 1 :]
                 reader = NativeReader()
                 read_native(reader, frame)
-                self.assertEqual(
-                    outcome(partial(read_native, reader), changed), outcome(decode_frame, changed), f"byte {at}"
-                )
+                found = outcome(partial(read_native, reader), changed)
+                self.assertEqual(found, outcome(decode_frame, changed), f"byte {at}")
 
     def test_short_ways_are_taken(self) -> None:
         """What was read once is not handed to the codec again."""
