@@ -158,7 +158,7 @@ class Outlet:
                 self.is_drained = not beneath.dataBuffer
             return size
         if self.is_drained and size <= AT_ONCE_BYTES_MAX:
-            data = parts[0] if len(parts) == 1 else b"".join(parts)
+            data = b"".join(parts)
             try:
                 sent = self._send(data)
             except OSError:  # no room, or the connection is lost

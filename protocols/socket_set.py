@@ -142,7 +142,10 @@ class SocketSet:
 
     def doRead(self) -> None:
         """See C{IReadDescriptor}: a pass."""
-        self._turn.read(self._pass)
+        try:
+            self._turn.read(self._pass)
+        except Exception:  # the reactor would read no connection any more
+            self.log.failure("the end of a connection failed because of a bug")
 
     def _pass(self) -> None:
         turn, carriers, unread = self._turn, self._carriers, self._unread

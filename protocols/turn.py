@@ -87,7 +87,9 @@ class Turn:
             began_s = self._piece_s = self.seconds()
             deal_with(*data)
             now_s = self.seconds()
-            if not self.is_late and self._is_over(now_s):
+            if (
+                self._spent_s + now_s - self._began_s >= READS_S or self.made_bytes >= ANSWERS_BYTES
+            ) and not self.is_late:
                 self._be_late()
             return now_s - began_s
         self._is_reading = True
@@ -171,10 +173,9 @@ class Turn:
     @property
     def is_over(self) -> bool:
         """Whether the reads of this turn have taken their time, with the one that is being handled."""
-        return self._is_reading and self._is_over(self.seconds())
-
-    def _is_over(self, now_s: float) -> bool:
-        return self.made_bytes >= ANSWERS_BYTES or self._spent_s + now_s - self._began_s >= READS_S
+        return self._is_reading and (
+            self.made_bytes >= ANSWERS_BYTES or self._spent_s + self.seconds() - self._began_s >= READS_S
+        )
 
     def has_room(self) -> bool:
         """A piece of a read was handled. @return: whether another that takes as long ends in this turn."""

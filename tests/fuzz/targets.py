@@ -14,11 +14,12 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Mapping
+from functools import partial
 from zlib import crc32
 
 import attrs
 
-from protocols.ledger.connection import START_SIZE, NativeReader
+from protocols.ledger.connection import NativeReader
 from protocols.wire.errors import BodyError, WireError
 from protocols.wire.fastjson import read_object, write_object
 from protocols.wire.framing import Frame, FrameBuffer, FrameError
@@ -61,6 +62,7 @@ from tests.fuzz.ha import fuzz_ha
 from tests.fuzz.mutation import EDGES, damaged, damaged_json, loosely
 from tests.fuzz.name_server import fuzz_name_server
 from tests.fuzz.recovery import fuzz_recovery
+from tests.protocols.fakes import read_native
 from tests.wire.golden import BODIES, EXAMPLES, HELLO, PUSHES_0_4
 from tests.wire.test_broker_frames import GOLDEN as BROKER_FRAMES
 from tests.wire.test_broker_frames import encoded
@@ -263,11 +265,6 @@ def fuzz_broker(rng: random.Random) -> None:
 def fuzz_appends(rng: random.Random) -> None:
     """Appends of one connection, some damaged: the fast reader gives the same as the general one."""
     reader = NativeReader()
-
-    def read(frame: bytes) -> object:
-        found = reader.short.get(frame[:START_SIZE], lambda _frame: None)(frame)
-        return found or reader.learn(frame)
-
     append = AppendRequest(group=rng.choice((None, "g")), term=3, bodies=(rng.randbytes(rng.randrange(20)),))
     for opaque in range(rng.randrange(2, 6)):
         frame = encode_request_frame(append, opaque)
@@ -276,7 +273,7 @@ def fuzz_appends(rng: random.Random) -> None:
         if len(frame) >= FRAME_HEADER_SIZE and rng.random() < 0.7:
             frame = frame[:8] + (len(frame) - FRAME_HEADER_SIZE).to_bytes(4, "big") + frame[12:]
         outcomes: list[object] = []
-        for decode in (decode_frame, read):
+        for decode in (decode_frame, partial(read_native, reader)):
             try:
                 outcomes.append(decode(frame))
             except WireError as error:

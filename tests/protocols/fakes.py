@@ -11,7 +11,7 @@ from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 
 from protocols.connection import Connection
-from protocols.ledger.connection import ClientConnection, ServerConnection
+from protocols.ledger.connection import START_SIZE, ClientConnection, NativeReader, ServerConnection
 from protocols.ledger.interfaces import Ticket
 from protocols.turn import Turn
 from protocols.wire.errors import BodyError, WireError
@@ -192,3 +192,9 @@ def sent_messages(data: bytes, kinds: dict[int, Any] | None = None) -> list[tupl
         else:
             found.append((command.opaque, command))
     return found
+
+
+def read_native(reader: NativeReader, frame: bytes) -> tuple[int, Request | Response]:
+    """Decode a native frame as the connections do."""
+    start = frame[:START_SIZE]
+    return (start in reader.short and reader.short[start](frame)) or reader.learn(frame)

@@ -263,6 +263,15 @@ class ServerBoundTests(ServerTestCase):
         self.assertEqual(self.transport.producerState, "producing")
         self.assertEqual(self.sink.drains, 1)
 
+    def test_a_late_frame_after_a_rest(self) -> None:
+        """A connection at rest is swept again as soon as bytes come."""
+        for now_s in range(3):
+            self.connection.sweep(now_s)
+        self.connection.dataReceived(native_request(ASK, 1)[:20])
+        for now_s in range(3, 40):
+            self.connection.sweep(now_s)
+        self.assertTrue(self.connection.is_lost)
+
     def test_idle(self) -> None:
         """Closed after 120 s without a byte in either direction, and not before."""
         self.connection.sweep(0)

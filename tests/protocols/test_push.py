@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from protocols.ledger import connection as push
-from protocols.ledger.connection import START_SIZE, NativeDialect, NativeReader, appended
+from protocols.ledger.connection import NativeDialect, NativeReader, appended
 from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.batches import EntryBatch
@@ -33,6 +33,7 @@ from protocols.wire.ledger.push import (
     encode_request_parts,
     encode_response_frame,
 )
+from tests.protocols.fakes import read_native
 
 TEXTS = st.none() | st.sampled_from(["", "n0", "default", "gr\u00fcn"])
 APPENDS = st.builds(
@@ -112,12 +113,6 @@ def damaged_frames(draw: st.DrawFn) -> bytes:
     return bytes(frame)
 
 
-def read(reader: NativeReader, frame: bytes) -> tuple[int, Request | Response]:
-    """As the connections read."""
-    found = reader.short.get(frame[:START_SIZE], lambda _frame: None)(frame)
-    return found or reader.learn(frame)
-
-
 class NativeReaderTests(SynchronousTestCase):
     """A reader that remembers reads as one that does not."""
 
@@ -127,7 +122,7 @@ class NativeReaderTests(SynchronousTestCase):
         """Any sequence of frames, sound or not."""
         reader = NativeReader()
         for frame in frames:
-            self.assertEqual(outcome(partial(read, reader), frame), outcome(decode_frame, frame))
+            self.assertEqual(outcome(partial(read_native, reader), frame), outcome(decode_frame, frame))
 
     def test_every_truncation_and_every_byte(self) -> None:
         """With the frame itself remembered, each cut and each changed byte is judged as the codec does."""
@@ -137,32 +132,31 @@ class NativeReaderTests(SynchronousTestCase):
     def damage(self, frame: bytes) -> None:
         """See L{test_every_truncation_and_every_byte}."""
         reader = NativeReader()
-        read(reader, frame)
+        read_native(reader, frame)
         for size in range(len(frame)):
             cut = frame[:size]
-            self.assertEqual(outcome(partial(read, reader), cut), outcome(decode_frame, cut))
+            self.assertEqual(outcome(partial(read_native, reader), cut), outcome(decode_frame, cut))
         for at in range(len(frame)):
             for bit in range(8):
                 changed = frame[:at] + bytes([frame[at] ^ 1 << bit]) + frame[at + 1 :]
                 reader = NativeReader()
-                read(reader, frame)
-                self.assertEqual(
-                    outcome(partial(read, reader), changed), outcome(decode_frame, changed), f"byte {at}"
-                )
+                read_native(reader, frame)
+                found = outcome(partial(read_native, reader), changed)
+                self.assertEqual(found, outcome(decode_frame, changed), f"byte {at}")
 
     def test_short_ways_are_taken(self) -> None:
         """What was read once is not handed to the codec again."""
         for frame in SHORT:
             reader = NativeReader()
-            known = read(reader, frame)
+            known = read_native(reader, frame)
             self.patch(push, "decode_frame", None)
-            self.assertEqual(read(reader, frame), known)
+            self.assertEqual(read_native(reader, frame), known)
             self.patch(push, "decode_frame", decode_frame)
 
     def test_no_records_are_kept(self) -> None:
         """A connection that is idle does not hold on to its last push."""
         reader = NativeReader()
-        read(reader, SHORT[1])
+        read_native(reader, SHORT[1])
         self.assertIsNone(reader._push_like.entries)
 
     def test_remembers_each_clients_own(self) -> None:
@@ -170,7 +164,7 @@ class NativeReaderTests(SynchronousTestCase):
         reader = NativeReader()
         for group in ("a", "b", "a", "b"):
             frame = encode_request_frame(AppendRequest(group=group, remote_id="n0", bodies=(b"x",)), 1)
-            message = read(reader, frame)[1]
+            message = read_native(reader, frame)[1]
             assert isinstance(message, AppendRequest)
             self.assertEqual(message.group, group)
 

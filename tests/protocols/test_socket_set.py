@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from unittest import SkipTest
 
 from twisted.internet import task
+from twisted.internet.error import ConnectionDone
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.internet.tcp import Server
 from twisted.internet.testing import MemoryReactorClock
@@ -26,6 +28,7 @@ class _Heard(Protocol):
 
     cost_s = 0.0
     bug = False
+    then: Callable[[], object] = staticmethod(lambda: None)
 
     def __init__(self, world: SocketSetTests, name: str) -> None:
         self.world = world
@@ -38,12 +41,16 @@ class _Heard(Protocol):
     def _take(self, data: bytes) -> None:
         self.world.clock.advance(self.cost_s)
         self.world.heard.append((self.name, data[:4]))
+        self.world.read_bytes[self.name] = self.world.read_bytes.get(self.name, 0) + len(data)
+        self.then()
         self.world.turn.output(lambda: self.world.heard.append((self.name, b"written")))
         if self.bug:
             raise RuntimeError("a bug")
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self.lost = reason
+        if self.bug and reason.check(ConnectionDone):
+            raise RuntimeError("a bug")
 
 
 class SocketSetTests(SynchronousTestCase):
@@ -58,6 +65,7 @@ class SocketSetTests(SynchronousTestCase):
         self.turn = Turn(self.clock, self.failures.append)
         self.sockets = SocketSet(self.turn)
         self.heard: list[tuple[str, bytes]] = []
+        self.read_bytes: dict[str, int] = {}
         self.serial = 0
 
     def made(self, name: str) -> tuple[_Heard, Server, socket.socket]:
@@ -88,6 +96,17 @@ class SocketSetTests(SynchronousTestCase):
         other.send(b"hey")
         self.sockets.doRead()
         self.assertEqual(self.heard[:2], [("other", b"hey"), ("flood", b"llll")])
+
+    def test_what_follows_a_long_read(self) -> None:
+        """It waits for it, although it is short, and comes in the same pass."""
+        self.patch(socket_set, "FOUND_MAX", 1)
+        (_, _, flood), (heard, _, other) = self.made("flood"), self.made("other")
+        flood.send(_LONG)
+        other.send(b"hey")
+        heard.then = lambda: flood.send(b"tail")
+        self.sockets.doRead()
+        self.assertEqual(self.heard[:2], [("other", b"hey"), ("flood", b"llll")])
+        self.assertEqual(self.read_bytes["flood"], len(_LONG) + 4)
 
     def test_a_late_turn(self) -> None:
         """A pass ends when the turn is late; the next one goes on where it ended."""
@@ -136,6 +155,17 @@ class SocketSetTests(SynchronousTestCase):
         self.sockets.doRead()
         self.assertIsNotNone(one.lost)
         self.assertIsNone(other.lost)
+        self.assertIn(("b", b"hey"), self.heard)
+        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
+
+    def test_a_bug_at_the_end(self) -> None:
+        """It is logged, and the others are read in the next pass at the latest."""
+        (one, _, first), (_, _, second) = self.made("a"), self.made("b")
+        one.bug = True
+        first.close()
+        second.send(b"hey")
+        self.sockets.doRead()
+        self.sockets.doRead()
         self.assertIn(("b", b"hey"), self.heard)
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
 

@@ -32,7 +32,7 @@ from protocols.wire.ledger.messages import (
     VoteRequest,
 )
 from protocols.wire.ledger.push_layout import KINDS
-from tests.protocols.test_push import read
+from tests.protocols.fakes import read_native
 
 
 def entry(index: int = 0, term: int = 0, pos: int = 0) -> EntryBatch:
@@ -88,13 +88,13 @@ class BoundTests(SynchronousTestCase):
         for kind, name, most in FIELDS:
             message = plain(kind)
             reader = NativeReader()
-            read(reader, native(message))
+            read_native(reader, native(message))
             good, bad = (attrs.evolve(message, **{name: value}) for value in (most, most + 1))
-            self.assertEqual(getattr(read(reader, native(good))[1], name), most, (kind, name))
+            self.assertEqual(getattr(read_native(reader, native(good))[1], name), most, (kind, name))
             self.assertEqual(getattr(through_json(good), name), most, (kind, name))
-            for decode, given in ((partial(read, reader), native(bad)), (push.decode_frame, native(bad)),
+            for read, given in ((partial(read_native, reader), native(bad)), (push.decode_frame, native(bad)),
                                 (through_json, bad)):
-                error = self.assertRaises(WireError, decode, given)
+                error = self.assertRaises(WireError, read, given)
                 self.assertIn(str(most), str(error), (kind, name))
 
     def test_entries(self) -> None:
@@ -105,8 +105,8 @@ class BoundTests(SynchronousTestCase):
         for index, term, pos in ((INDEX_MAX + 1, 1, 1), (1, TERM_MAX + 1, 1), (1, 1, POSITION_MAX + 1)):
             bad = attrs.evolve(like, entries=entry(index, term, pos))
             reader = NativeReader()
-            read(reader, native(attrs.evolve(like, entries=entry())))
-            self.assertRaises(WireError, read, reader, native(bad))
+            read_native(reader, native(attrs.evolve(like, entries=entry())))
+            self.assertRaises(WireError, read_native, reader, native(bad))
             self.assertRaises(WireError, through_json, bad)
         good = attrs.evolve(like, entries=entry(INDEX_MAX, TERM_MAX, POSITION_MAX))
         self.assertEqual(through_json(good), good)

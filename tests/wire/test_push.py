@@ -54,7 +54,7 @@ from protocols.wire.ledger.push_layout import (
     RESPONSE_DECLARATIONS,
 )
 from protocols.wire.native import FRAME_HEADER, FRAME_HEADER_DECLARATION, NATIVE_FIRST_BYTE
-from tests.protocols.test_push import read
+from tests.protocols.fakes import read_native
 from tests.wire.golden import BODIES, EXAMPLES, HELLO
 from tests.wire.golden_native import NATIVE_FRAMES
 from tests.wire.test_entry import three
@@ -435,7 +435,7 @@ class ChunkTests(SynchronousTestCase):
         behind = bytes.fromhex("fffffffe 00000007") + request.entries.units + request.entries.records
         self.assertTrue(frame.endswith(behind))
         self.assertEqual(decode_frame(frame), (3, request))
-        self.assertEqual(read(NativeReader(), frame), (3, request))
+        self.assertEqual(read_native(NativeReader(), frame), (3, request))
         self.assertEqual(b"".join(encode_request_parts(request, 3)), frame)
 
     def test_no_copies(self) -> None:
