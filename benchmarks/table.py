@@ -4,7 +4,7 @@ The tables of the documents, and a plot, from the JSON files of C{benchmarks.app
 
     python -m benchmarks.table docs/benchmarks/peers.json                                  # print it
     python -m benchmarks.table docs/benchmarks/peers.json --svg docs/benchmarks/peers.svg  # draw it
-    python -m benchmarks.table --write docs/performance.md                                 # put tables anew
+    python -m benchmarks.table --write README.md                                            # put tables anew
 
 A document has a table between two comments, of which the first names its file; nobody writes figures there
 by hand::

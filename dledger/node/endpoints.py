@@ -19,11 +19,6 @@ CONNECT_TIME_OUT_S = 3.0
 ATTEMPT_DELAY_S = 0.1
 
 
-#: Connections that the kernel makes before the member has accepted them. With more, an attempt takes a
-#: second longer: after a change of the leader all clients come at once.
-BACKLOG = 1024
-
-
 def listen_description(address: str) -> str:
     """
     The default endpoint of a member: the port of its own peer address, on that interface if the host is
@@ -31,10 +26,10 @@ def listen_description(address: str) -> str:
     """
     host, port = parse_address(address)
     if isIPAddress(host):
-        return f"tcp:{port}:backlog={BACKLOG}:interface={host}"
+        return f"tcp:{port}:interface={host}"
     if isIPv6Address(host):
-        return f"tcp6:{port}:backlog={BACKLOG}:interface={quoteStringArgument(host)}"
-    return f"tcp:{port}:backlog={BACKLOG}"
+        return f"tcp6:{port}:interface={quoteStringArgument(host)}"
+    return f"tcp:{port}"
 
 
 def peer_endpoint(

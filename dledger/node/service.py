@@ -19,7 +19,6 @@ from functools import partial
 
 from twisted.application.service import MultiService
 from twisted.internet.defer import Deferred, succeed
-from twisted.internet.endpoints import serverFromString
 from twisted.internet.interfaces import IListeningPort
 from twisted.internet.protocol import ServerFactory
 from twisted.logger import Logger
@@ -27,6 +26,7 @@ from twisted.python.failure import Failure
 
 from dledger.base.descriptors import connections_allowed
 from dledger.base.reactor import Reactor
+from dledger.base.serving.endpoints import listening_endpoint
 from dledger.base.serving.tokens import ClientTokenFile
 from dledger.base.tls.securing import Securing, secured
 from dledger.node.changing import with_changes
@@ -162,7 +162,7 @@ class MemberService(MultiService):
         )
         node.connect(peers=self._peers, server=self._server)
         node.when_ended().addCallback(self._node_ended)
-        listen = self._endpoints.listen or serverFromString(
+        listen = self._endpoints.listen or listening_endpoint(
             self._reactor, listen_description(self.config.peers[self.config.self_id])
         )
         self._listening = listen.listen(self._secured(self._server, node)).addCallbacks(

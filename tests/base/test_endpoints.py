@@ -12,7 +12,22 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.serving.endpoints import tcp_endpoints
+from dledger.base.serving.endpoints import BACKLOG, listening_endpoint, tcp_endpoints
+
+
+class ListeningTests(SynchronousTestCase):
+    """Ports for many clients."""
+
+    def test_backlog(self) -> None:
+        """Long, unless the operator gave another one."""
+        for description, backlog in (
+            ("tcp:1", BACKLOG), ("tcp:1:interface=127.0.0.1", BACKLOG), ("tcp:1:backlog=7", 7),
+            ("tcp6:1", BACKLOG), ("unix:x", BACKLOG),
+        ):
+            reactor = MemoryReactorClock()
+            self.successResultOf(listening_endpoint(reactor, description).listen(Factory()))
+            (listened,) = (*reactor.tcpServers, *reactor.unixServers)
+            self.assertEqual(listened[2], backlog, description)
 
 
 class Resolver:

@@ -20,9 +20,9 @@ class AddressTests(SynchronousTestCase):
 
     def test_a_numbered_interface_is_listened_on(self) -> None:
         """An interface that is named by its number is meant; a host name is for others to resolve."""
-        self.assertEqual(listen_description("127.0.0.1:20911"), "tcp:20911:backlog=1024:interface=127.0.0.1")
-        self.assertEqual(listen_description("node-a.example:20911"), "tcp:20911:backlog=1024")
-        self.assertEqual(listen_description("[::1]:20911"), "tcp6:20911:backlog=1024:interface=\\:\\:1")
+        self.assertEqual(listen_description("127.0.0.1:20911"), "tcp:20911:interface=127.0.0.1")
+        self.assertEqual(listen_description("node-a.example:20911"), "tcp:20911")
+        self.assertEqual(listen_description("[::1]:20911"), "tcp6:20911:interface=\\:\\:1")
 
     def test_peers_may_be_names_or_numbers(self) -> None:
         """Names and numbers."""

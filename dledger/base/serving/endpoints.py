@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.base.test_endpoints -*-
 """
-Client endpoints for addresses C{host:port}.
+Endpoints that servers of ours listen on, and client endpoints for addresses C{host:port}.
 
 Twisted's C{HostnameEndpoint} makes a C{LoopingCall}, which imports the global reactor and so installs
 one. That would spoil a program that installs a reactor of its own choice later. Hence this endpoint: it
@@ -15,7 +15,7 @@ from typing import TypeVar, cast
 from twisted.internet.abstract import isIPAddress, isIPv6Address
 from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.defer import Deferred
-from twisted.internet.endpoints import TCP4ClientEndpoint, TCP6ClientEndpoint
+from twisted.internet.endpoints import TCP4ClientEndpoint, TCP6ClientEndpoint, serverFromString
 from twisted.internet.error import DNSLookupError
 from twisted.internet.interfaces import (
     IAddress,
@@ -24,6 +24,7 @@ from twisted.internet.interfaces import (
     IProtocolFactory,
     IResolutionReceiver,
     IStreamClientEndpoint,
+    IStreamServerEndpoint,
 )
 from twisted.internet.protocol import Factory, Protocol
 from zope.interface import implementer
@@ -32,7 +33,23 @@ from dledger.base.reactor import Reactor
 from dledger.values.addresses import parse_address
 
 _P = TypeVar("_P", bound=Protocol)
+#: Connections that the kernel makes before a server has accepted them. With more, an attempt takes a second
+#: longer: after a change of the leader all clients come at once. Twisted's own number is 50.
+BACKLOG = 1024
 EndpointFor = Callable[[str], IStreamClientEndpoint]
+
+
+def listening_endpoint(reactor: Reactor, description: str) -> IStreamServerEndpoint:
+    """
+    The endpoint of a port for many clients.
+
+    @param description: of an endpoint; without C{backlog=} its backlog is L{BACKLOG}.
+    """
+    kind = description.partition(":")[0]
+    if kind in ("tcp", "tcp6", "ssl", "unix") and ":backlog=" not in description:
+        description = f"{description}:backlog={BACKLOG}"
+    endpoint: IStreamServerEndpoint = serverFromString(reactor, description)
+    return endpoint
 
 
 @implementer(IResolutionReceiver)

@@ -18,7 +18,6 @@ from functools import partial
 
 import attrs
 from twisted.application.service import IService
-from twisted.internet.endpoints import serverFromString
 from twisted.logger import Logger
 from twisted.python.usage import UsageError
 
@@ -26,6 +25,7 @@ from dledger.base.disk.disk import OsDisk, read_boot_id
 from dledger.base.log_lines import LogLevels
 from dledger.base.reactor import Reactor, whole_reactor
 from dledger.base.serving.admin_ports import admin_finding
+from dledger.base.serving.endpoints import listening_endpoint
 from dledger.core.driver import Driver
 from dledger.daemons.settings.options import (
     COMMAND_LINE,
@@ -256,7 +256,7 @@ def make_service(options: Options, reactor: Reactor) -> MemberService:
     """The service that C{options} describe."""
     if options.warning:
         Logger().warn("{warning}", warning=options.warning)
-    listen = serverFromString(reactor, options["listen"]) if options["listen"] else None
+    listen = listening_endpoint(reactor, options["listen"]) if options["listen"] else None
     disk, factory = OsDisk(), options.machine
     trace = _traced(options.member, reactor, has_machine=factory is not None)
     if trace is not None and factory is not None:

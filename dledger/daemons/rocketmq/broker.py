@@ -24,13 +24,13 @@ import attrs
 from twisted.application.service import IService, MultiService, Service
 from twisted.internet.abstract import isIPAddress, isIPv6Address
 from twisted.internet.defer import Deferred
-from twisted.internet.endpoints import serverFromString
 from twisted.internet.interfaces import IStreamServerEndpoint
 from twisted.python.usage import UsageError
 
 from dledger.base.disk.disk import OsDisk, read_boot_id
 from dledger.base.reactor import Reactor, whole_reactor
 from dledger.base.serving.admin_ports import admin_finding
+from dledger.base.serving.endpoints import listening_endpoint
 from dledger.daemons.settings.options import (
     COMMAND_LINE,
     ENVIRONMENT,
@@ -337,7 +337,7 @@ class BrokerWithNameServer(MultiService):
 
 def _name_server(config: NameServerConfig, listen: str, reactor: Reactor) -> NameServerService:
     return NameServerService(
-        config, reactor, serverFromString(reactor, listen), disk=OsDisk(),
+        config, reactor, listening_endpoint(reactor, listen), disk=OsDisk(),
         failed=end_process(reactor, lambda: exit_with(1)), wall_s=time.time,
     )
 
@@ -377,12 +377,12 @@ def make_service(options: Options, reactor: Reactor) -> BrokerService | RaftBrok
     broker = options.broker
     fast: IStreamServerEndpoint | None = None
     if broker.listen_port > FAST_PORT_DISTANCE:
-        fast = serverFromString(reactor, with_port(
+        fast = listening_endpoint(reactor, with_port(
             options["listen"], broker.listen_port - FAST_PORT_DISTANCE
         ))
     ports = BrokerPorts(
-        clients=serverFromString(reactor, options["listen"]), fast=fast,
-        slaves=serverFromString(reactor, options["ha-listen"]),
+        clients=listening_endpoint(reactor, options["listen"]), fast=fast,
+        slaves=listening_endpoint(reactor, options["ha-listen"]),
     )
     process = BrokerProcess(
         reactor=reactor, disk=OsDisk(), rng=seeded_chance(f"broker {broker.broker_name}"), wall_s=time.time,

@@ -16,12 +16,12 @@ from collections.abc import Callable, Mapping
 
 import attrs
 from twisted.application.service import IService
-from twisted.internet.endpoints import serverFromString
 from twisted.python.usage import UsageError
 
 from dledger.base.disk.disk import OsDisk
 from dledger.base.reactor import Reactor, whole_reactor
 from dledger.base.serving.admin_ports import admin_finding
+from dledger.base.serving.endpoints import listening_endpoint
 from dledger.daemons.settings.options import (
     COMMAND_LINE,
     ENVIRONMENT,
@@ -155,7 +155,7 @@ def makeService(options: Options) -> NameServerService:
 def make_service(options: Options, reactor: Reactor) -> NameServerService:
     """The service that C{options} describe."""
     return NameServerService(
-        options.name_server, reactor, serverFromString(reactor, options["listen"]), disk=OsDisk(),
+        options.name_server, reactor, listening_endpoint(reactor, options["listen"]), disk=OsDisk(),
         failed=end_process(reactor, lambda: exit_with(1)), wall_s=time.time,
         make_admin=_admin_maker(options, reactor),
     )
