@@ -162,9 +162,10 @@ def cells_of(group: MeasuredGroup, plan: Plan) -> Iterator[tuple[Cell, str]]:
     for system, wire in group.systems.items():
         for body_bytes in plan.bodies:
             for links, window in plan.loads:
-                yield Cell(
-                    system=system, flush=group.flush, body_bytes=body_bytes, links=links, window=window
-                ), wire
+                if links <= group.links_max:
+                    yield Cell(
+                        system=system, flush=group.flush, body_bytes=body_bytes, links=links, window=window
+                    ), wire
 
 
 def measure_all(groups: list[MeasuredGroup], plan: Plan) -> dict[Cell, Measured]:

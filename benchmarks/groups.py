@@ -32,12 +32,14 @@ class MeasuredGroup:
     @ivar flush: C{async} or C{sync}.
     @ivar systems: name of a system in the results, to the generator that loads it.
     @ivar train_s: seconds of load before the first measurement (a JIT needs some).
+    @ivar links_max: connections that its generator can keep busy.
     @ivar version: of the program, where it is not ours.
     """
 
     flush: str = "async"
     systems: dict[str, str]
     train_s = 1.0
+    links_max = 10_000
     version = ""
 
     @property
@@ -198,6 +200,8 @@ class JavaGroup(MeasuredGroup):
 class PySyncObjGroup(MeasuredGroup):
     """Three processes of PySyncObj; the leader's process proposes the commands, as there is no client."""
 
+    links_max = 1
+
     def __init__(self, directory: Path) -> None:
         from benchmarks.pysyncobj_member import member_command
         from tests.processes.children import free_ports
@@ -241,9 +245,8 @@ class PySyncObjGroup(MeasuredGroup):
 
         for member in self._members:
             if member.ask("leads") == "yes":
-                answer = member.ask(  # (its callers are in its own process)
-                    f"load {body_bytes} {links * window} {warm_up_s} {seconds}",
-                    seconds=warm_up_s + seconds + 30,
+                answer = member.ask(
+                    f"load {body_bytes} {window} {warm_up_s} {seconds}", seconds=warm_up_s + seconds + 30
                 )
                 return Sample(**json.loads(answer))
         raise LoadError("no PySyncObj member leads")

@@ -154,30 +154,23 @@ def _varint(number: int) -> bytes:
     return bytes(found)
 
 
-def run_etcd(
-    *, address: str, body: bytes, window: int, links: int, warm_up_s: float, seconds: float
-) -> Sample:
+def run_etcd(*, address: str, body: bytes, window: int, warm_up_s: float, seconds: float) -> Sample:
     """
-    Keep C{window} puts of new keys outstanding on each of C{links} channels. Callbacks run in a thread of
-    C{grpcio}.
+    Keep C{window} puts of new keys outstanding on one channel. Callbacks run in a thread of C{grpcio}.
 
     @raise LoadError: the leader cannot be reached.
     """
     import grpc
 
-    # (Channels of one process share a connection otherwise.)
-    channels = [
-        grpc.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)]) for _ in range(links)
-    ]
+    channel = grpc.insecure_channel(address)
     try:
-        for channel in channels:
-            grpc.channel_ready_future(channel).result(timeout=_SILENCE_S)
+        grpc.channel_ready_future(channel).result(timeout=_SILENCE_S)
     except grpc.FutureTimeoutError:
         raise LoadError(f"{address} cannot be reached") from None
-    puts = [channel.unary_unary("/etcdserverpb.KV/Put") for channel in channels]
+    put = channel.unary_unary("/etcdserverpb.KV/Put")
     begin_s = time.perf_counter() + warm_up_s
     meter = Meter(begin_s=begin_s, end_s=begin_s + seconds)
-    free, number, run = threading.Semaphore(links * window), 0, random.SystemRandom().randrange(1 << 48)
+    free, number, run = threading.Semaphore(window), 0, random.SystemRandom().randrange(1 << 48)
 
     def settled(sent_s: float, call: Any) -> None:
         if call.code() == grpc.StatusCode.OK:
@@ -191,12 +184,11 @@ def run_etcd(
             number += 1
             sent_s = time.perf_counter()
             request = put_request(b"%012x/%09d" % (run, number), body)
-            call = puts[number % links].future(request, timeout=_SILENCE_S)
+            call = put.future(request, timeout=_SILENCE_S)
             call.add_done_callback(lambda done, sent_s=sent_s: settled(sent_s, done))
-    for _operation in range(links * window):
+    for _operation in range(window):
         free.acquire(timeout=_SILENCE_S)
-    for channel in channels:
-        channel.close()
+    channel.close()
     return meter.sample()
 
 
@@ -215,9 +207,7 @@ def main(
     body = random.Random(1).randbytes(body_bytes)
     try:
         if system == "etcd":
-            sample = run_etcd(
-                address=address, body=body, window=window, links=links, warm_up_s=warm_up, seconds=seconds
-            )
+            sample = run_etcd(address=address, body=body, window=window, warm_up_s=warm_up, seconds=seconds)
         else:
             frames = {"nats": NatsFrames, "redis": RedisFrames}[system]
             shares = shares_of(window, REDIS_LINKS if system == "redis" else 1) * links

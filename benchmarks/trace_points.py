@@ -23,7 +23,7 @@ from typing import Any
 from twisted.scripts.twistd import run
 
 from dledger.storage.store.file_store import FileStore
-from protocols.connection import Connection
+from protocols.connection import AnsweringConnection, Connection
 from protocols.outlet import Outlet
 
 READ, STORE, STORED, SEND = "read", "store", "stored", "send"
@@ -42,7 +42,8 @@ class TracePoints:
 
     def set(self) -> None:
         """Set the points in the classes."""
-        self.around(Connection, "dataReceived", before=READ)
+        for kind in (Connection, AnsweringConnection):
+            self.around(kind, "dataReceived", before=READ)
         # (Before: the other end may read the bytes before the call is back.)
         self.around(Outlet, "send", before=SEND)
         self.around(FileStore, "append_bodies", before=STORE, after=STORED)

@@ -48,6 +48,8 @@ class _Socket(Protocol):
 
     def doWrite(self) -> object: ...
 
+    def startWriting(self) -> None: ...
+
 
 def read_directly(transport: ITransport, protocol: IProtocol) -> None:
     """
@@ -154,8 +156,7 @@ class Outlet:
             self._transport.write(b"".join(parts))
             beneath = self._beneath
             if beneath is not None and not beneath.producerPaused:
-                beneath.doWrite()
-                self.is_drained = not beneath.dataBuffer
+                self.is_drained = _offer(beneath)
             return size
         if self.is_drained and size <= AT_ONCE_BYTES_MAX:
             data = b"".join(parts)
@@ -170,9 +171,15 @@ class Outlet:
         self.is_drained = False
         transport.writeSequence(parts)
         if not transport.producerPaused:  # otherwise doWrite could resume the producer
-            transport.doWrite()
-            self.is_drained = not transport.dataBuffer
+            self.is_drained = _offer(transport)
         return size
+
+
+def _offer(transport: _Socket) -> bool:
+    """Offer its output to the socket. @return: whether the socket has taken all of it."""
+    if transport.doWrite() is not None:
+        transport.startWriting()  # it is at its end: the reactor meets that by the same call, and ends it
+    return not transport.dataBuffer
 
 
 def _sends_nothing(_data: bytes) -> int:

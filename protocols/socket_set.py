@@ -53,8 +53,8 @@ class SocketSet:
         self._epoll: select.epoll | None = None
         self._carriers: dict[int, TCPConnection] = {}
         self._events: dict[int, int] = {}
-        #: Found by the last look, the next one last.
-        self._unread: list[tuple[int, int]] = []
+        #: Plain reads that the last look has found, the next one last.
+        self._unread: list[int] = []
         self.callLater: Callable[..., object] = _no_clock
 
     def take(self, transport: StreamTransport) -> None:
@@ -154,27 +154,35 @@ class SocketSet:
         is_last = False
         while not turn.is_late and len(long_reads) < LONG_MAX:
             if not unread:
-                if is_last or self._epoll is None:
+                if is_last or self._epoll is None or turn.is_over:
                     break
-                unread += self._epoll.poll(0, FOUND_MAX)
-                unread.reverse()
-                is_last = len(unread) < FOUND_MAX
+                found = self._epoll.poll(0, FOUND_MAX)
+                is_last = len(found) < FOUND_MAX
+                for number, event in found:  # output and ends wait for nobody's reads, except for its own
+                    if event == select.EPOLLIN or number not in carriers:
+                        continue
+                    if carriers[number] in long_reads:
+                        is_last = True  # it is found again by the next pass
+                    else:
+                        self._other_event(carriers[number], event)
+                unread += [number for number, event in reversed(found) if event == select.EPOLLIN]
                 continue
-            number, event = unread.pop()
-            carrier = carriers.get(number)
-            if carrier is None:
-                continue  # ended by what came before it
-            if event != select.EPOLLIN:
-                self._other_event(carrier, event)
-                continue
+            number = unread.pop()
+            if not self._events.get(number, 0) & select.EPOLLIN:
+                continue  # ended, or paused, by an earlier one
+            carrier = carriers[number]
             try:
                 data = carrier.socket.recv(carrier.bufferSize)
             except OSError as error:
                 if error.errno not in (EAGAIN, EWOULDBLOCK):
-                    carrier.connectionLost(Failure(CONNECTION_LOST))
+                    long_reads.pop(carrier, None)  # (the kernel drops its bytes, too)
+                    self._end(carrier.connectionLost, Failure(CONNECTION_LOST))
                 continue
             if not data:
-                carrier.readConnectionLost(Failure(CONNECTION_DONE))
+                if carrier in long_reads:
+                    is_last = True
+                else:
+                    self._end(carrier.readConnectionLost, Failure(CONNECTION_DONE))
             elif len(data) > SHORT_READ_BYTES or carrier in long_reads:
                 long_reads[carrier] = long_reads.get(carrier, b"") + data
             else:
@@ -188,8 +196,6 @@ class SocketSet:
                     carrier.protocol.dataReceived(data)
                 except Exception:
                     self._broken(carrier)
-        # What is not a plain read is found again; the descriptor may be another connection's by then.
-        unread[:] = [one for one in unread if one[1] == select.EPOLLIN]
 
     def _other_event(self, carrier: TCPConnection, event: int) -> None:
         """The end of a connection, or room for its output, as the reactor deals with it."""
@@ -206,14 +212,20 @@ class SocketSet:
             self._broken(carrier)
             return
         if why is CONNECTION_DONE and event & (select.EPOLLIN | select.EPOLLHUP):
-            carrier.readConnectionLost(Failure(why))
+            self._end(carrier.readConnectionLost, Failure(why))
         elif why is not None:
-            carrier.connectionLost(Failure(why))
+            self._end(carrier.connectionLost, Failure(why))
 
     def _broken(self, carrier: TCPConnection) -> None:
         failure = Failure()
         self.log.failure("a connection ends because of a bug", failure)
-        carrier.connectionLost(failure)
+        self._end(carrier.connectionLost, failure)
+
+    def _end(self, end: Callable[[Failure], object], why: Failure) -> None:
+        try:
+            end(why)
+        except Exception:  # the long reads of the others would be lost
+            self.log.failure("the end of a connection failed because of a bug")
 
 
 def _no_clock(*_: object) -> None:

@@ -108,6 +108,9 @@ class Turn:
                 except Exception:
                     self._failed(Failure())
             self._is_reading = False
+            for call in self._soon:  # asked for by those: they would wait for the next read, perhaps for ever
+                self.work(call)
+            self._soon = []
             if self._output:
                 output, self._output = self._output, []
                 for call in output:

@@ -72,4 +72,4 @@ class MachineHost:
     clock: IReactorTime
     run_in_thread: RunInThread
     run_machine: RunInThread | None = None
-    rests: Callable[[], Callable[[], None]] = lambda: no_rest
+    rests: Callable[[], Callable[[], int]] = lambda: no_rest

@@ -10,6 +10,7 @@ import attrs
 
 from dledger.base.reactor import Reactor
 from dledger.base.threads import DiskRunner, DiskThreads, LoneThread
+from dledger.storage.files.snapshot_file import STEP_BYTES
 
 
 class FlushThread(DiskThreads):
@@ -21,8 +22,10 @@ class FlushThread(DiskThreads):
 
 #: A rest is this many times as long as the step before it.
 REST_FACTOR = 3.0
-#: Seconds of rest in one snapshot, at most: on a slow disk it must end all the same.
-RESTS_S = 120.0
+#: Seconds of one rest, and of all rests of one snapshot, at most: on a slow disk it must end all the same.
+REST_S, RESTS_S = 0.2, 120.0
+#: Bytes of a step when those are used up.
+HURRIED_BYTES = 8 * 1024 * 1024
 
 
 @attrs.define
@@ -32,12 +35,13 @@ class Rests:
     _left_s: float = RESTS_S
     _began_s: float = attrs.Factory(lambda: time.perf_counter())
 
-    def __call__(self) -> None:
-        """Rest."""
-        rest_s = min(self._left_s, REST_FACTOR * (time.perf_counter() - self._began_s))
+    def __call__(self) -> int:
+        """Rest. @return: bytes of the next step."""
+        rest_s = min(self._left_s, REST_S, REST_FACTOR * (time.perf_counter() - self._began_s))
         self._left_s -= rest_s
         time.sleep(rest_s)
         self._began_s = time.perf_counter()
+        return STEP_BYTES if self._left_s > 0 else HURRIED_BYTES
 
 
 @attrs.frozen(kw_only=True)

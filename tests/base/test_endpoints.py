@@ -22,7 +22,7 @@ class ListeningTests(SynchronousTestCase):
         """Long, unless the operator gave another one."""
         for description, backlog in (
             ("tcp:1", BACKLOG), ("tcp:1:interface=127.0.0.1", BACKLOG), ("tcp:1:backlog=7", 7),
-            ("tcp6:1", BACKLOG), ("unix:x", BACKLOG),
+            ("tcp6:1", BACKLOG), ("unix:x", BACKLOG), ("tcp:1:127.0.0.1:7", 7), ("unix:x:660:7", 7),
         ):
             reactor = MemoryReactorClock()
             self.successResultOf(listening_endpoint(reactor, description).listen(Factory()))

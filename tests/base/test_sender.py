@@ -306,6 +306,15 @@ class WaitingTests(SenderCase):
         self.answer(0, 1)
         self.assertEqual(self.frames, [[b"a", b"b"], [b"c"]])
 
+    def test_one_that_fails_while_it_waits(self) -> None:
+        """It takes no room: the next call is sent."""
+        for body in (b"a", b"b", b"c"):
+            self.submit(body)
+        calls = self.sender._pending
+        calls.waiting[0].is_finished = True
+        calls.admit_waiting()
+        self.assertEqual((calls.count, len(calls.waiting)), (2, 0))
+
 
 class HelperTests(SynchronousTestCase):
     """The small functions."""

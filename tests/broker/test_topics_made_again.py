@@ -16,10 +16,12 @@ from dledger.rocketmq.broker.producing.transactions.ends import COMMIT
 from dledger.rocketmq.broker.producing.transactions.ends_reading import first_place
 from dledger.rocketmq.metadata.tables import TopicConfig
 from dledger.rocketmq.replication.put_status import PutStatus
-from protocols.wire.remoting import RemotingCommand
+from protocols.wire.remoting import RemotingCommand, encode_command
 from tests.broker.popping.rig import REVIVE, PopCase, pop_of
+from tests.broker.sending.test_plain_sends import java, length_word
 from tests.broker.transactions.rig import TransactionCase
 from tests.processes.brokers import messages_of
+from tests.protocols.fakes import plug, sent_commands
 
 DELETE, MAKE = 215, 17
 FIELDS = {
@@ -399,3 +401,25 @@ class RetriesTests(AgainCase):
         self.back()
         self.wait(2)
         self.assertEqual(self.pulled(), [b"new"])
+
+
+class SentBeforeTests(AgainCase):
+    """What a producer sent before the deletion is put before it, though it waits for the end of the turn."""
+
+    is_kept = True
+
+    def test_in_one_turn(self) -> None:
+        """It is of the topic that was deleted, also after a start."""
+        producers = [self.parts.router.buildProtocol(None) for _ in range(3)]
+        sent = [plug(one) for one in producers]
+        for producer in producers[:2]:
+            producer.dataReceived(length_word(java(1, b"old")))
+            self.settle()
+        producers[0].dataReceived(length_word(java(2, b"race")))
+        producers[2].dataReceived(encode_command(RemotingCommand(code=DELETE, opaque=3, ext_fields=FIELDS)))
+        self.settle()
+        codes = [(one.opaque, one.code) for transport in sent for one in sent_commands(transport.value())]
+        self.assertEqual(codes, [(1, 0), (2, 0), (1, 0), (3, 0)])
+        self.again(crash=True)
+        self.parts.lost_topics.restore()
+        self.assertIsNone(self.parts.metadata.topics.get("T1"))

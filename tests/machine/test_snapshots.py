@@ -101,7 +101,9 @@ class SnapshotTests(SynchronousTestCase):
         head = SnapshotHead(index=7, term=3, chain_crc=0, machine="m", machine_version=1)
         state, disk, unsynced = b"x" * (4 * STEP_BYTES), StepsDisk(), list[int]()
         write_snapshot(
-            disk, "snapshot", head, (state,), lambda: "", lambda: unsynced.append(disk.unsynced))
+            disk, "snapshot", head, (state,), lambda: "",
+            lambda: unsynced.append(disk.unsynced) or STEP_BYTES,
+        )
         self.assertEqual(unsynced, [0] * 4)
         self.assertLessEqual(disk.most_unsynced, 2 * STEP_BYTES)
         self.assertEqual(b"".join(read_pieces(disk, "snapshot")), state)

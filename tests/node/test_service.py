@@ -33,7 +33,8 @@ from dledger.node.service import (
     STOP_TIME_OUT_S,
     MemberService,
 )
-from dledger.node.threads import FlushThread, MemberThreads, Rests
+from dledger.node.threads import HURRIED_BYTES, FlushThread, MemberThreads, Rests
+from dledger.storage.files.snapshot_file import STEP_BYTES
 from dledger.storage.start.configurations import COPY_SUFFIX, MEMBERS_NAME
 from dledger.storage.store.file_store import FileStore
 from dledger.values.errors import DirectoryError
@@ -55,15 +56,17 @@ class RestTests(SynchronousTestCase):
     """The rests of a snapshot."""
 
     def test_bounded(self) -> None:
-        """Three times as long as the step before, at most two minutes in all."""
-        for took_s, expected in ((0.01, [0.03] * 4), (30.0, [90.0, 30.0, 0.0, 0.0])):
+        """Three times as long as the step before, within bounds; when they are used up, steps are long."""
+        for took_s, expected in ((0.01, [0.03] * 4), (30.0, [0.2, 0.2, 0.1, 0.0])):
             clock, rested = Clock(), list[float]()
             self.patch(threads, "time", SimpleNamespace(perf_counter=clock.seconds, sleep=rested.append))
-            rest = Rests()
+            rest, steps = Rests(left_s=0.5), list[int]()
             for _ in expected:
                 clock.advance(took_s)
-                rest()
+                steps.append(rest())
             self.assertEqual([round(one, 6) for one in rested], expected)
+            self.assertEqual(steps[:2], [STEP_BYTES] * 2)
+            self.assertEqual(steps[-1], STEP_BYTES if took_s < 1 else HURRIED_BYTES)
 
 
 class FakeFlushThread(FakeThread, FlushThread):

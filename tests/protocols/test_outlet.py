@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Callable, Iterable
 
 from twisted.internet.interfaces import ISSLTransport, ITCPTransport
+from twisted.internet.main import CONNECTION_DONE
 from twisted.internet.protocol import Protocol
-from twisted.internet.tcp import Connection
+from twisted.internet.tcp import Connection, Server
 from twisted.internet.testing import MemoryReactor, StringTransport
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import directlyProvides
@@ -169,6 +171,31 @@ class OutletTests(SynchronousTestCase):
         self.socket.is_broken = True
         self.outlet.send(b"a")
         self.assertEqual(self.socket.calls, ["send", "write"])
+
+    def test_closed_before_the_last_output(self) -> None:
+        """The reactor ends the connection when a later output has drained it."""
+        ours, theirs = socket.socketpair()
+        self.addCleanup(ours.close)
+        self.addCleanup(theirs.close)
+        theirs.setblocking(False)
+        reactor = MemoryReactor()
+        transport = Server(ours, Protocol(), ("127.0.0.1", 1), None, 1, reactor)  # type: ignore[arg-type]
+        outlet = Outlet(transport)
+        outlet.send(b"x" * (8 << 20))
+        transport.loseConnection()
+
+        def receive() -> None:
+            with contextlib.suppress(BlockingIOError):
+                while theirs.recv(1 << 20):
+                    pass
+
+        while outlet.waiting_bytes(0) > 100_000:
+            receive()
+            transport.doWrite()
+        receive()
+        outlet.send(b"y")
+        self.assertEqual((outlet.waiting_bytes(0), reactor.getWriters()), (0, [transport]))
+        self.assertIs(transport.doWrite(), CONNECTION_DONE)
 
     def test_no_socket(self) -> None:
         """Anything else is merely written to."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Callable
 from unittest import SkipTest
@@ -30,7 +31,7 @@ class _Heard(Protocol):
     bug = False
     then: Callable[[], object] = staticmethod(lambda: None)
 
-    def __init__(self, world: SocketSetTests, name: str) -> None:
+    def __init__(self, world: SocketSetCase, name: str) -> None:
         self.world = world
         self.name = name
         self.lost: Failure | None = None
@@ -53,7 +54,7 @@ class _Heard(Protocol):
             raise RuntimeError("a bug")
 
 
-class SocketSetTests(SynchronousTestCase):
+class SocketSetCase(SynchronousTestCase):
     """On the ends of socket pairs, without a reactor that runs."""
 
     def setUp(self) -> None:
@@ -78,6 +79,10 @@ class SocketSetTests(SynchronousTestCase):
         heard.makeConnection(transport)
         self.sockets.take(transport)  # type: ignore[arg-type]
         return heard, transport, theirs
+
+
+class SocketSetTests(SocketSetCase):
+    """What one pass does."""
 
     def test_one_reader(self) -> None:
         """The reactor reads the set alone, and a pass hands over everything before any output."""
@@ -208,3 +213,107 @@ class SocketSetTests(SynchronousTestCase):
         transport.resumeProducing()
         self.sockets.doRead()
         self.assertEqual(self.heard[0], ("a", b"hey"))
+
+
+class OrderTests(SocketSetCase):
+    """What a pass finds of one connection stays in order, and nobody waits for ever."""
+
+    def bytes_of(self, name: str) -> list[bytes]:
+        """The begins of its reads."""
+        return [what for one, what in self.heard if one == name and what != b"written"]
+
+    def test_output_after_a_long_read(self) -> None:
+        """A long read waits, and its socket is found again, with more bytes and room for output."""
+        self.patch(socket_set, "FOUND_MAX", 1)
+        (_, transport, flood), (heard, _, other) = self.made("flood"), self.made("other")
+        flood.send(b"1111" + _LONG)
+        other.send(b"hey")
+
+        def then() -> None:
+            flood.send(b"2222" + _LONG)
+            transport.startWriting()
+
+        heard.then = then
+        for _ in range(2):
+            self.sockets.doRead()
+        self.assertEqual(self.bytes_of("flood"), [b"1111", b"2222"])
+
+    def test_end_after_a_long_read(self) -> None:
+        """The other end has sent all: the long read comes, and then the end."""
+        self.patch(socket_set, "FOUND_MAX", 1)
+        (flooding, _, flood), (heard, _, other) = self.made("flood"), self.made("other")
+        flood.send(b"1111" + _LONG)
+        other.send(b"hey")
+        heard.then = lambda: flood.shutdown(socket.SHUT_WR)
+        for _ in range(2):
+            self.sockets.doRead()
+        self.assertEqual(self.bytes_of("flood"), [b"1111"])
+        self.assertIsNotNone(flooding.lost)
+
+    def test_a_bug_at_an_end(self) -> None:
+        """It costs the others none of their bytes."""
+        for names in ("ab", "ba"):
+            made = {name: self.made(name) for name in names}
+            made["a"][0].bug = True
+            made["b"][2].send(_LONG)
+            made["a"][2].close()
+            for _ in range(2):
+                self.sockets.doRead()
+            self.assertEqual(self.read_bytes.pop("b"), len(_LONG))
+        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 2)
+
+    def test_paused_by_another(self) -> None:
+        """It is not read, although it was found before."""
+        (first, _, one), (_, transport, other) = self.made("a"), self.made("b")
+        one.send(b"one")
+        other.send(b"two")
+
+        def then() -> None:
+            transport.write(b"x" * (4 << 20))
+            transport.pauseProducing()
+
+        first.then = then
+        self.sockets.doRead()
+        self.assertEqual(self.bytes_of("b"), [])
+
+    def test_a_pass_has_an_end(self) -> None:
+        """Also if its reads do not reach the turn: a handshake of TLS, a part of a record."""
+        self.patch(socket_set, "FOUND_MAX", 1)
+        heard, _, theirs = self.made("tls")
+        reads: list[bytes] = []
+
+        def received(data: bytes) -> None:
+            reads.append(data)
+            self.clock.advance(READS_S / 10)
+            theirs.send(b"x")
+
+        heard.dataReceived = received  # type: ignore[method-assign]
+        theirs.send(b"x")
+        self.sockets.doRead()
+        self.assertLess(len(reads), 20)
+
+    def test_busy_ones_delay_nobody(self) -> None:
+        """Output is sent, and an end is noticed, while others use up each turn."""
+        _, transport, theirs = self.made("reader")
+        ending, _, gone = self.made("gone")
+        size = 4 << 20
+        transport.write(b"x" * size)
+        for _ in range(2):
+            self.sockets.doRead()
+        gone.close()
+        made = [self.made(str(number)) for number in range(4)]
+        for heard, _, busy in made:
+            heard.cost_s = READS_S * 0.6
+            busy.send(b"one")
+        theirs.setblocking(False)
+        received = 0
+        for _ in range(300):
+            self.heard.clear()
+            self.sockets.doRead()
+            for name in [name for name, what in self.heard if what == b"one"]:
+                made[int(name)][2].send(b"one")
+            self.clock.advance(0)
+            with contextlib.suppress(BlockingIOError):
+                received += len(theirs.recv(1 << 20))
+        self.assertEqual(received, size)
+        self.assertIsNotNone(ending.lost)

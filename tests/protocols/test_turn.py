@@ -42,6 +42,12 @@ class TurnTests(SynchronousTestCase):
         self.clock.advance(0)
         self.assertEqual(self.done, ["out"])
 
+    def test_soon_within_soon(self) -> None:
+        """It runs in the next turn; it does not wait for another read."""
+        self.turn.read(lambda: self.turn.soon(lambda: self.turn.soon(lambda: self.done.append("late"))))
+        self.clock.advance(0)
+        self.assertEqual(self.done, ["late"])
+
     def test_one_timed_call(self) -> None:
         """However many calls are asked for."""
         for _ in range(100):

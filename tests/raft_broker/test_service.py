@@ -24,8 +24,10 @@ from protocols.wire.rocketmq.message import decode_message
 from tests.base.reported_spans import ReportedSpans
 from tests.broker.consuming.test_commits import ROAD_FIELDS, ROADS, road_of
 from tests.broker.send_support import send_of
+from tests.broker.sending.test_plain_sends import java, length_word
 from tests.broker.support import message, plain
 from tests.broker.test_service import WALL_S
+from tests.protocols.fakes import plug, sent_commands
 from tests.raft_broker.rig import FILE_SIZE, LedgerOfMessages, RaftCase
 
 DELAYED = {"properties": "DELAY\x011\x02"}
@@ -545,6 +547,31 @@ class RoleTests(RaftCase):
         (answer,) = self.ask(send_of(b"two", topic="New"))
         self.assertEqual((answer.code, answer.ext_fields["queueOffset"]), (0, "1"))
         self.stop()
+
+
+class LargeTests(RaftCase):
+    """A message that no entry holds."""
+
+    def test_it_is_refused_alone(self) -> None:
+        """What another producer sends in the same turn is stored."""
+        self.start()
+        producers = [self.broker.router.buildProtocol(None) for _ in range(2)]
+        sent = [plug(one) for one in producers]
+        self.settle()
+        for producer in producers:
+            producer.dataReceived(length_word(java(1, b"old")))
+            self.settle()
+        codes = set()
+        for size in range(FILE_SIZE - 500, FILE_SIZE, 20):
+            for transport in sent:
+                transport.clear()
+            producers[0].dataReceived(length_word(java(2, b"small")))
+            producers[1].dataReceived(length_word(java(3, bytes(size))))
+            self.settle()
+            small, large = ([one.code for one in sent_commands(transport.value())] for transport in sent)
+            self.assertEqual(small, [0], size)
+            codes.update(large)
+        self.assertEqual(codes, {0, 13})
 
 
 class DelayTests(RaftCase):

@@ -185,7 +185,7 @@ class PendingCalls(Generic[_R]):
 
     def admit_waiting(self) -> None:
         """Queue the waiting calls for which there is room."""
-        while self.waiting and self.admit(self.waiting[0]):
+        while self.waiting and (self.waiting[0].is_finished or self.admit(self.waiting[0])):
             self.waiting.popleft().is_waiting = False
 
     def of_stream(self, stream: object) -> list[SendCall[_R]]:

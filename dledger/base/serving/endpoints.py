@@ -9,6 +9,7 @@ tries all addresses of a name, one after the other.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import TypeVar, cast
 
@@ -45,9 +46,10 @@ def listening_endpoint(reactor: Reactor, description: str) -> IStreamServerEndpo
 
     @param description: of an endpoint; without C{backlog=} its backlog is L{BACKLOG}.
     """
-    kind = description.partition(":")[0]
-    if kind in ("tcp", "tcp6", "ssl", "unix") and ":backlog=" not in description:
-        description = f"{description}:backlog={BACKLOG}"
+    if ":backlog=" not in description:
+        with contextlib.suppress(TypeError, ValueError):  # it says one by its place, or is of a kind without
+            found: IStreamServerEndpoint = serverFromString(reactor, f"{description}:backlog={BACKLOG}")
+            return found
     endpoint: IStreamServerEndpoint = serverFromString(reactor, description)
     return endpoint
 

@@ -66,7 +66,7 @@ class SnapshotDirectory:
 
     def __init__(
         self, disk: Disk, path: str, *, machine: str, machine_version: int, oldest_version: int | None = None,
-        proves_oldest: bool = False, rests: Callable[[], Callable[[], None]] = lambda: no_rest,
+        proves_oldest: bool = False, rests: Callable[[], Callable[[], int]] = lambda: no_rest,
     ) -> None:
         """
         @param oldest_version: of snapshots that the machine takes; None: only its own.

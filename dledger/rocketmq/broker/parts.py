@@ -216,9 +216,10 @@ class BrokerParts(BrokerEvents):
         self.timers = TimerService(inside, pipeline, topic_of=self.lost_topics.found)
         self._long_sends = LongSends(inside, rules, ids=ids, may_time=self.timers.may_wait)
         self._answers = SendAnswers(inside, self.refusals)
-        self.sends = Sends(
-            pipeline, PlainSends(inside, rules, ids=ids), self._long_sends, self._answers, self.turn
+        plain_sends = PlainSends(
+            inside, rules, ids=ids, record_max=self.replication.writer.together_bytes_max
         )
+        self.sends = Sends(pipeline, plain_sends, self._long_sends, self._answers, self.turn)
         self.native = NativeCommands(inside, pipeline, rules, self.reads)
         self.send_back = SendBack(inside, pipeline, rules, rng=self._around.rng, is_over=self._is_over)
         self.schedule = ScheduleMessageService(
@@ -446,6 +447,7 @@ class BrokerParts(BrokerEvents):
             self.metadata.topics.put(TopicConfig(
                 topic_name=DELETED_TOPIC, read_queue_nums=1, write_queue_nums=1
             ), now_ms)
+        self.sends.put_together()  # they came before the deletion
         end = self.store.written_end
         put = pipeline.put(pipeline.checked([deletion_note(topic, self.own.host, now_ms)]))
         # At once: a delayed message must not make the topic again before the note is committed.

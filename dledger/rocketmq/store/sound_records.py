@@ -13,6 +13,7 @@ Rule 3: reading ahead is bounded by what was asked for (L{AHEAD} times as much),
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
+from collections import OrderedDict
 from collections.abc import Sequence
 
 import attrs
@@ -40,6 +41,8 @@ PIECE_BYTES = 128 * 1024
 #: Memory of the kept pieces, with L{_AROUND} for each record.
 KEPT_BYTES_MAX = 8 * 1024 * 1024
 _AROUND = 100
+#: Of a piece itself: its tables, and its place in ours.
+_PIECE_AROUND = 500
 
 
 @attrs.define(eq=False)
@@ -72,7 +75,7 @@ class SoundRecords:
         self._log = log
         self._bad = bad
         self._kept_bytes_max = kept_bytes_max
-        self._pieces: dict[int, _Piece] = {}
+        self._pieces: OrderedDict[int, _Piece] = OrderedDict()
         self._begins: list[int] = []
         self._kept_bytes = 0
 
@@ -199,7 +202,7 @@ class SoundRecords:
 
 
 def _memory_of(piece: _Piece) -> int:
-    return len(piece.data) + _AROUND * len(piece.sizes)
+    return _PIECE_AROUND + len(piece.data) + _AROUND * len(piece.sizes)
 
 
 def _problem_of(offset: int, record: bytes) -> str:

@@ -31,7 +31,7 @@ SNAPSHOT_VERSION = 1
 #: Most bytes of one piece of a state.
 CHUNK_BYTES_MAX = 4 * 1024 * 1024
 #: Bytes that are written before they are made durable.
-STEP_BYTES = 256 * 1024
+STEP_BYTES = 64 * 1024
 
 SNAPSHOT_HEADER_DECLARATION = Struct(
     "magic" / Int32sb,
@@ -147,13 +147,14 @@ def encoded_snapshot(head: SnapshotHead, chunks: Iterable[bytes]) -> Iterator[by
     yield _PIECE.pack(END, crc) + _TOTAL.pack(total)
 
 
-def no_rest() -> None:
-    """Go on at once."""
+def no_rest() -> int:
+    """Go on at once. @return: L{STEP_BYTES}."""
+    return STEP_BYTES
 
 
 def write_snapshot(
     disk: Disk, path: str, head: SnapshotHead, chunks: Iterable[bytes], problem: Callable[[], str],
-    rest: Callable[[], None] = no_rest,
+    rest: Callable[[], int] = no_rest,
 ) -> int:
     """
     Write a snapshot to a new file and make it durable. The caller gives it its name.
@@ -162,7 +163,7 @@ def write_snapshot(
     durable before the next one, and then the writer rests.
 
     @param problem: asked before each step; a reason to give up, or empty.
-    @param rest: blocks for a while.
+    @param rest: blocks for a while; returns the bytes of the next step.
     @return: bytes of the file.
     @raise SnapshotRefused: C{problem} had a reason, or a piece is none.
     @raise OSError: of the disk.
@@ -170,6 +171,7 @@ def write_snapshot(
     file = disk.open(path, create=True)
     try:
         at = durable = 0
+        step_bytes = STEP_BYTES
         for part in encoded_snapshot(head, chunks):
             for start in range(0, len(part), STEP_BYTES):
                 reason = problem()
@@ -178,10 +180,10 @@ def write_snapshot(
                 step = memoryview(part)[start : start + STEP_BYTES]
                 file.pwrite(step, at)
                 at += len(step)
-                if at - durable >= STEP_BYTES:
+                if at - durable >= step_bytes:
                     file.datasync()
                     durable = at
-                    rest()
+                    step_bytes = rest()
         file.datasync()
         return at
     finally:

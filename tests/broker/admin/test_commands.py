@@ -260,6 +260,22 @@ class ChangeTests(Case):
             self.assertEqual(asked.metadata.topics.get("t"), None if becomes_slave else made)
             self.assertEqual(self.reported, reported + (not becomes_slave))
 
+    def test_made_again_during_the_deletion(self) -> None:
+        """Offsets of the new topic stay; without one none stay."""
+        offsets = self.asked.metadata.consumer_offsets
+        for is_again, left in ((True, 3), (False, None)):
+            self.put_topic()
+            held: Deferred[PutStatus] = Deferred()
+            self.note_put = held
+            self.client.send(DELETE_TOPIC_IN_BROKER, {"topic": "t"})
+            if is_again:
+                self.put_topic()
+            offsets.commit("g", "t", 0, 3, NOW_MS)
+            held.callback(PutStatus.PUT_OK)
+            self.asked.settle()
+            self.assertEqual([answer.code for answer in self.client.received()], [0])
+            self.assertEqual(offsets.query("g", "t", 0), left)
+
     def test_delete_while_messages_come(self) -> None:
         """What was sent before and is not dispatched yet makes no queue afterwards."""
         self.asked.topic("t")

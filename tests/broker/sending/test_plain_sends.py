@@ -20,6 +20,7 @@ from dledger.rocketmq.broker.producing.send_properties import (
 from dledger.rocketmq.broker.producing.sending import sends
 from dledger.rocketmq.metadata.tables import TopicConfig
 from protocols.wire.remoting import RemotingCommand, decode_command, encode_command
+from protocols.wire.rocketmq.broker_frames import PutRequest, request_parts
 from tests.broker.put_support import WALL_MS
 from tests.broker.send_support import Client, Sending, send_of
 from tests.broker.support import log_bytes
@@ -328,6 +329,33 @@ class TogetherTests(SynchronousTestCase):
             self.send(0, opaque)
             self.assertEqual(self.puts, [1] * (opaque + 1))
         self.assertEqual(self.answered(0), [(0, 0), (1, 0), (2, 0)])
+
+    def test_a_put_of_another_kind(self) -> None:
+        """It comes after the sends that were read before it."""
+        self.several()
+        native = b"".join(request_parts(PutRequest(topic="T1", bodies=(b"second",), queue_id=0), 9))
+        self.clients[1].connection.dataReceived(length_word(java(1, b"first")) + native)
+        self.broker.clock.advance(0)
+        found = [(one.body, one.queue_offset) for one in self.broker.stored()][3:]
+        self.assertEqual(found, [(b"first", 3), (b"second", 4)])
+
+    def test_one_cannot_be_answered(self) -> None:
+        """The others get their answers."""
+        self.several()
+        for client in range(3):
+            self.send(client, client)
+        bad = self.clients[0].connection
+        answer = type(bad).answer_sends
+
+        def answered(connection: Any, *given: Any) -> Any:
+            if connection is bad:
+                raise RuntimeError("a bug")
+            return answer(connection, *given)
+
+        self.patch(type(bad), "answer_sends", answered)
+        self.assertEqual([self.answered(client) for client in (1, 2)], [[(1, 0)], [(2, 0)]])
+        self.assertTrue(bad.is_lost)
+        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
 
     def test_several(self) -> None:
         """One put, in the order of the reads; each gets the answer to its request, with its own offsets."""

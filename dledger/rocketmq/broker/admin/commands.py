@@ -274,7 +274,8 @@ class AdminCommands(CommandGroup):
                 self._parts.topics_changed()
             raise Refused(status.remoting_code, status.name)
         metadata = self._metadata
-        metadata.consumer_offsets.delete_topic(name, self._wall_ms())
+        if metadata.topics.get(name) is None:  # else the next topic's stay; those of this one are over
+            metadata.consumer_offsets.delete_topic(name, self._wall_ms())
         metadata.request_modes.delete_topic(name)
         metadata.order_info.delete_topic(name)
         await store.reput.caught_up()

@@ -168,6 +168,8 @@ class PutPipeline:
         self._wall_ms = wall_ms
         self._seconds = seconds
         self._failed = failed
+        #: Puts messages that were read earlier, and wait for the end of the turn; None: there are none.
+        self.before: Callable[[], None] | None = None
         self._pending_max = pending_max
         self._closed = ""
         self._idle: list[Deferred[None]] = []
@@ -209,6 +211,8 @@ class PutPipeline:
             the log C{always_waits}.
         @raise NotPut: nothing was stored.
         """
+        if self.before is not None:
+            self.before()
         refused = self.refusal()
         if refused is not None:
             raise refused

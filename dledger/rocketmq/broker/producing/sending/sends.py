@@ -59,7 +59,7 @@ from dledger.rocketmq.broker.producing.topic_checks import DLQ_PREFIX
 from dledger.rocketmq.metadata.tables import RETRY_PREFIX
 from dledger.rocketmq.replication.put_status import PutStatus
 from dledger.rocketmq.store.records.plain_records import PlainForm, PlainMessage
-from dledger.rocketmq.store.records.records import MIN_BLANK_SIZE, NewMessage
+from dledger.rocketmq.store.records.records import NewMessage
 from dledger.rocketmq.store.records.store_config import RECORD_OVERHEAD_MAX
 from protocols.rocketmq.broker import AnySend, BrokerConnection
 from protocols.rocketmq.commands import CommandConnection
@@ -353,7 +353,8 @@ class _Plan:
 class PlainSends:
     """Reads plain requests, for one broker."""
 
-    def __init__(self, inside: BrokerInside, rules: PutRules, *, ids: UniqueIds) -> None:
+    def __init__(self, inside: BrokerInside, rules: PutRules, *, ids: UniqueIds, record_max: int) -> None:
+        """@param record_max: bytes of a record that the log takes."""
         self._checks = rules.checks
         self._topics = rules.checks.topics
         self._added = rules.added
@@ -362,8 +363,8 @@ class PlainSends:
         # Within these bounds a message passes L{CommitLog.check}; up to the last, its body alone shows that.
         store = inside.config.store
         self._body_max = store.max_message_size
-        self._record_max = store.mapped_file_size_commit_log - MIN_BLANK_SIZE - len(self._added) - _ID_BYTES
-        self._sure_max = min(self._body_max, store.mapped_file_size_commit_log - RECORD_OVERHEAD_MAX)
+        self._record_max = record_max - len(self._added) - _ID_BYTES
+        self._sure_max = min(self._body_max, record_max - RECORD_OVERHEAD_MAX)
 
     def read(self, connection: BrokerConnection, request: SendMessageRequest) -> PlainMessage | None:
         """The message of a plain request; None: it is not plain."""
@@ -491,9 +492,10 @@ class Sends:
         is_alone = last is connection or last is None
         if not is_alone and at < TOGETHER_MAX and self._bytes < TOGETHER_BYTES_MAX:
             if len(self._reads) == 1:
-                self._turn.work(self._put_together)
+                self._turn.work(self.put_together)
+                self._pipeline.before = self.put_together
         else:
-            self._put_together()
+            self.put_together()
 
     def _failed(self, connection: CommandConnection) -> None:
         # Some requests may have an answer already: only closing the connection answers the rest.
@@ -527,10 +529,12 @@ class Sends:
 
     # -- putting ---------------------------------------------------------------------------------
 
-    def _put_together(self) -> None:
+    def put_together(self) -> None:
+        """Put what was read and waits for the end of the turn."""
         messages, self._messages = self._messages, []
         reads, self._reads = self._reads, []
         self._bytes = 0
+        self._pipeline.before = None
         try:
             self._put(messages, reads)
         except Exception:
@@ -564,15 +568,19 @@ class Sends:
         def answer(status: PutStatus) -> None:
             for number, read in enumerate(reads):
                 later = [send for send in read.long if send.waits] if read.long else []
-                if not status.is_stored:
-                    self._refuse_all(read, later, status.remoting_code, status.name)
-                    continue
-                if read.plain:
-                    is_ready = ready and status is PutStatus.PUT_OK
-                    frames = ready[number] if is_ready else answers.stored_frames(read.plain, placed, status)
-                    self._write(read, frames)
-                for send in later:
-                    answers.answer(read.connection, send, placed, status)
+                try:
+                    if not status.is_stored:
+                        self._refuse_all(read, later, status.remoting_code, status.name)
+                        continue
+                    if read.plain:
+                        is_ready = ready and status is PutStatus.PUT_OK
+                        frames = ready[number] if is_ready else answers.stored_frames(
+                            read.plain, placed, status)
+                        self._write(read, frames)
+                    for send in later:
+                        answers.answer(read.connection, send, placed, status)
+                except Exception:  # the others get theirs
+                    self._failed(read.connection)
 
         done.addCallback(answer)
 
