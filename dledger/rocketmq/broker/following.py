@@ -40,7 +40,7 @@ REACHED_S, LOOK_S = 5.0, 0.05
 
 
 class _Handler:
-    """See L{MasterDesk}: requests L{GET_DAMAGED_RECORDS} and L{OFFER_RECORD}."""
+    """See L{RecordsOfMaster}: requests L{GET_DAMAGED_RECORDS} and L{OFFER_RECORD}."""
 
     def __init__(self, client: CommandClient, master_address: Callable[[], str]) -> None:
         self._client = client
@@ -50,7 +50,7 @@ class _Handler:
         return await self._client.ask(self._master_address(), command, timeout_s=TIMEOUT_S)
 
     async def damaged(self) -> Sequence[int] | None:
-        """See L{MasterDesk.damaged}."""
+        """See L{RecordsOfMaster.damaged}."""
         answer = await self._ask(RemotingCommand(code=GET_DAMAGED_RECORDS, opaque=0))
         if answer.code != SUCCESS:
             return None
@@ -63,7 +63,7 @@ class _Handler:
             raise DLedgerError(ResponseCode.NETWORK_ERROR, reason=f"no offsets: {error!r}") from None
 
     async def offer(self, offset: int, record: bytes) -> None:
-        """See L{MasterDesk.offer}."""
+        """See L{RecordsOfMaster.offer}."""
         answer = await self._ask(RemotingCommand(
             code=OFFER_RECORD, opaque=0, ext_fields={"offset": str(offset)}, body=record
         ))

@@ -36,7 +36,7 @@ class OfferRefused(Exception):
     """The master does not take the copy; the text says why."""
 
 
-class MasterDesk(Protocol):
+class RecordsOfMaster(Protocol):
     """Asks the master."""
 
     def damaged(self) -> Awaitable[Sequence[int] | None]:
@@ -58,7 +58,7 @@ class RecordOffers:
 
     log = Logger()
 
-    def __init__(self, commit_log: LogPort, follower: HAFollower, handler: MasterDesk) -> None:
+    def __init__(self, commit_log: LogPort, follower: HAFollower, handler: RecordsOfMaster) -> None:
         self._log = commit_log
         self._follower = follower
         self._handler = handler

@@ -19,7 +19,7 @@ from tests.broker.ha.fakes import MemoryLog, record, stream
 from tests.broker.ha.test_slave import ClientCase
 
 
-class FakeDesk:
+class FakeRecords:
     """
     A master.
 
@@ -37,14 +37,14 @@ class FakeDesk:
         self.waits: Deferred[None] | None = None
 
     async def damaged(self) -> Sequence[int] | None:
-        """See L{MasterDesk}."""
+        """See L{RecordsOfMaster}."""
         self.asked += 1
         if self.fails is not None:
             raise self.fails
         return self.bad
 
     async def offer(self, offset: int, copy: bytes) -> None:
-        """See L{MasterDesk}."""
+        """See L{RecordsOfMaster}."""
         self.offered.append((offset, copy))
         if self.waits is not None:
             await self.waits
@@ -57,7 +57,7 @@ class OffersCase(ClientCase):
 
     def setUp(self) -> None:
         self.make(MemoryLog(stream(1000)))
-        self.handler = FakeDesk()
+        self.handler = FakeRecords()
         self.offers = RecordOffers(self.commit_log, self.slave, self.handler)
         self.size = len(record(0))
 
