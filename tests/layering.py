@@ -421,8 +421,8 @@ LAYERS: tuple[Layer, ...] = (
         name="daemons of the ledger",
         covers=("dledger.daemons.ledger",),
         ours=(
-            *LEDGER, "dledger.base", "dledger.core.driver", "dledger.daemons.settings", "dledger.machine",
-            "dledger.node", "dledger.admin",
+            "dledger", *LEDGER, "dledger.base", "dledger.core.driver", "dledger.daemons.settings",
+            "dledger.machine", "dledger.node", "dledger.admin",
         ),
         third=TWISTED,
         refused=("logging", "asyncio"),

@@ -445,6 +445,7 @@ class Members:
             configuration=answer.configuration,
             peers=answer.peers,
             machine=answer.machine,
+            version=answer.version,
         )
 
     def _silent(self, member_id: str, problem: str) -> MemberInfo:

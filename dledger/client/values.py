@@ -145,6 +145,7 @@ class MemberInfo:
     @ivar configuration: the memberships of its log as METADATA reports them; empty if they never changed.
     @ivar peers: id to C{host:port} of the members of its group as it says; empty if not reported.
     @ivar machine: its state machine as METADATA reports it; empty without one.
+    @ivar version: of its software; empty if not reported.
     """
 
     member_id: str
@@ -162,6 +163,7 @@ class MemberInfo:
     configuration: str = ""
     peers: Mapping[str, str] = attrs.Factory(dict)
     machine: str = ""
+    version: str = ""
 
 
 @attrs.frozen(kw_only=True)

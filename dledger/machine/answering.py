@@ -175,5 +175,6 @@ class AnsweringMachine:
             in_doubt=self.in_doubt, busy_with=self.calls.busy_with, busy_s=self.calls.busy_s,
             snapshot_problem="" if writer is None else writer.problem,
             installing=self._waits_for if self._fetch is None else self._fetch.progress,
+            rounds_in_vain=0 if self._fetch is None else self._fetch.rounds_in_vain,
             refused=() if self._snapshots is None else tuple(self._snapshots.refused),
         )

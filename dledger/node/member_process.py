@@ -83,6 +83,7 @@ class MemberExtras:
     @ivar make_driver: makes the driver of the core; the simulator's driver checks each step.
     @ivar make_machine: makes the state machine of the member; None: it has none.
     @ivar embedding: the program in this process that alone appends; None: clients append.
+    @ivar version: of the software.
     """
 
     make_admin: Callable[[Node], IService] | None = None
@@ -90,3 +91,4 @@ class MemberExtras:
     make_driver: MakeDriver = Driver
     make_machine: MakeMachine | None = None
     embedding: Embedding | None = None
+    version: str = ""

@@ -225,6 +225,7 @@ class MemberService(MultiService):
             keys=self.keys, make_driver=self.extras.make_driver, embedding=self.extras.embedding,
         )
         self.node.about.admin = self.extras.admin
+        self.node.about.version = self.extras.version
         if store.identity.is_unsure and len(config.peers) > 1:
             self.log.warn("member {self_id} is {unsure}", self_id=config.self_id, unsure=UNSURE)
         return self.node

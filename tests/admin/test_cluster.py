@@ -121,40 +121,18 @@ class SurveyTests(SynchronousTestCase):
         self.assertTrue(n1.problem)
         self.assertEqual((n1.source, n2.problem), ("admin", ""))
 
-    def test_reported_administration(self) -> None:
-        """A member that reports its administration is asked there, on the host of its own address."""
-        self.group["n1"].admin = "0.0.0.0:8080"
-        document = status_json(picture(self_id="n1", role="follower", begin_moved="older than 1 h"))
-        page = Page(json.dumps(document).encode())
-        answer = self.survey(RequestTraversalAgent(page))
+    def test_reported_by_log_ports(self) -> None:
+        """What a member says on its log port: the link to its page, its version, its health on one line."""
+        member = self.group["n1"]
+        member.admin, member.version = "0.0.0.0:8080", "1.2\n3"
+        member.health = "disk full:\x1b[2J\nno room" + "x" * 1000
+        answer = self.survey()
         self.group.settle()
-        _n0, n1, n2 = self.successResultOf(answer)
-        self.assertEqual((n1.source, n1.admin_url), ("admin", "http://n1.test:8080"))
-        self.assertEqual(n1.begin_moved, "older than 1 h")
-        self.assertEqual(n2.source, "log")
-        self.assertEqual(len(page.paths), 1)
-
-    def test_reported_health(self) -> None:
-        """Its own word on its log port, when its page cannot be had: in time, and on one line."""
-        self.group["n1"].admin = "0.0.0.0:8080"
-        self.group["n1"].health = "disk full:\x1b[2J\nno room" + "x" * 1000
-        answer = self.survey(SilentAgent())
-        self.group.run(1.9)
         n0, n1, n2 = self.successResultOf(answer)
         self.assertEqual((n1.source, n1.problem, n1.health[:23]), ("log", "", "disk full: [2J no roomx"))
+        self.assertEqual((n1.admin_url, n1.version), ("http://n1.test:8080", "1.2 3"))
         self.assertLess(len(n1.health), 400)
         self.assertEqual((n0.health, n2.health), ("", ""))
-
-    def test_slow_log_port(self) -> None:
-        """A page is not asked for when the time would not do."""
-        self.group["n1"].admin = "0.0.0.0:8080"
-        self.group["n1"].is_silent = True
-        page = Page(b"{}")
-        answer = self.survey(RequestTraversalAgent(page))
-        self.group.run(1.5)
-        self.group["n1"].release()
-        self.group.settle()
-        self.assertEqual((self.successResultOf(answer)[1].source, page.paths), ("log", []))
 
     def test_own_health(self) -> None:
         """The member that is asked reports its own, too."""

@@ -156,7 +156,7 @@ class FakeMember:
         self.wires: list[Wire] = []
         self.received: list[Request] = []
         self.formats: list[str] = []
-        self.admin = self.health = self.group_id = ""
+        self.admin = self.health = self.version = self.group_id = ""
 
     @property
     def end(self) -> int:
@@ -232,7 +232,7 @@ class FakeMember:
                 peers=self.group.peers, wire_version=self.wire_version, term=self.term,
                 begin_index=self.begin_index, end_index=self.end, committed_index=self.end,
                 role="leader" if self.leader_id == self.member_id else "follower",
-                admin=self.admin, health=self.health, group_id=self.group_id,
+                admin=self.admin, health=self.health, version=self.version, group_id=self.group_id,
                 is_group_known=bool(self.group_id), has_times=self.group.has_times, **base,
             )
         if isinstance(request, AppendRequest):

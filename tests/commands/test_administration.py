@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import os
 import stat
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -44,12 +46,30 @@ class TokenCommandTests(CliCase):
         self.assertExit(self.run_cli("token", str(self.path), "two words"), 64, "is not a name")
         self.make("ops")
         held = self.path.read_text()
-        self.assertExit(self.run_cli("token", str(self.path), "ops", "--remove"), 1, "make another first")
+        self.assertExit(self.run_cli("token", str(self.path), "ops", "--remove"), 1, "would have no token")
         self.assertExit(self.run_cli("token", str(self.path), "x", "--remove"), 1, "has no token of x")
         self.assertEqual(self.path.read_text(), held)
         self.path.write_text("tick_ms = 20\n")
         self.assertExit(self.run_cli("token", str(self.path), "ops"), 1, "line 1 is not NAME sha256 HASH")
         self.assertEqual(self.path.read_text(), "tick_ms = 20\n")
+
+    def test_replaced(self) -> None:
+        """Of all tokens of a name the new one alone counts; the last token is replaced, too."""
+        old, other = self.make("ops"), self.make("ops")
+        new = self.make("ops", "--replace")
+        file = TokenFile(str(self.path))
+        self.assertEqual([file.holder(one) for one in (old, other, new)], [None, None, "ops"])
+        self.assertExit(self.run_cli("token", str(self.path), "x", "--replace"), 1, "has no token of x")
+        result = self.run_cli("token", str(self.path), "ops", "--remove", "--replace")
+        self.assertExit(result, 64, "give one of them")
+
+    def test_output_is_hidden(self) -> None:
+        """A file that takes the token is readable for its owner alone."""
+        with open(self.mktemp(), "w") as output:
+            os.fchmod(output.fileno(), 0o644)
+            self.patch(sys, "stdout", output)
+            administration._hide_output()
+            self.assertEqual(stat.S_IMODE(os.fstat(output.fileno()).st_mode), 0o600)
 
     def test_of_clients(self) -> None:
         """With a role, and groups; files of both kinds do not mix."""

@@ -103,11 +103,10 @@ class StatusTests(CliCase):
         self.assertEqual((document[1]["lag"], document[2]["problem"]), (1, "connection refused"))
 
     def test_json_has_versions(self) -> None:
-        """Of members that say where their administration is: log ports report none."""
+        """Those that members report on their log ports; nothing of members that are down."""
         self.log.infos = (
-            info("n0", role="leader", leader_id="n0", admin="n0.test:9000"), info("n1", admin="n1.test:9001"),
+            info("n0", role="leader", leader_id="n0", version="0.2.0"), info("n1", problem="refused"),
         )
-        self.admins({"http://n0.test:9000": {**page("n0", role="leader"), "version": "0.2.0"}})
         document = json.loads(self.run_cli("status", "--json").stdout)
         self.assertEqual([member["version"] for member in document], ["0.2.0", ""])
 
@@ -124,7 +123,7 @@ class StatusTests(CliCase):
         self.admins({"http://a": page("n0", role="leader")})
         result = self.run_cli("status", "--json", "--admin", "http://a", env={"DLEDGER_PEERS": ""})
         sources = {member["member_id"]: member["source"] for member in json.loads(result.stdout)}
-        self.assertEqual(sources, {"n0": "admin", "n1": "log", "n2": "log"})
+        self.assertEqual(sources, {"n0": "admin", "n1": "log"})
         self.assertEqual(self.opened[0][0], "n0-n0.test:20911;n1-n1.test:20911")
 
     def test_silent_admin(self) -> None:

@@ -281,6 +281,7 @@ class FetchTests(FetchCase):
         self.start()
         self.pass_s(3)
         self.assertIn("UNSUPPORTED its snapshot has the version 1", self.runner.status().installing)
+        self.assertGreater(self.runner.status().rounds_in_vain, 0)
         snapshots = self.rig.snapshots
         snapshots.heads = [attrs.evolve(one, machine_version=2) for one in snapshots.heads]
         self.pass_s(16)

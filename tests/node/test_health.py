@@ -11,6 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.node.reporting.health import (
     READY_SHARE,
     REPORTED_CHARACTERS_MAX,
+    ROUNDS_IN_VAIN,
     health_problem,
     readiness_problems,
     reported_health,
@@ -41,6 +42,8 @@ class HealthTests(SynchronousTestCase):
             ({"voters": (), "leader_id": None}, "joining"),
             ({"why_state_unknown": "no file; n2 sends none"}, "it does not know the state of the group"),
             ({"machine": attrs.evolve(MACHINE, state="failed")}, "its state machine has stopped"),
+            ({"machine": attrs.evolve(MACHINE, state="installing", rounds_in_vain=ROUNDS_IN_VAIN)},
+             "its state machine has no state"),
             ({"is_unsure": True, "leader_id": None}, "no leader known; unsure: its directory is new"),
             ({"role": "follower", "leader_committed_index": 1099, "healthy_lag_entries": 999}, "behind"),
         ):
@@ -71,6 +74,8 @@ class HealthTests(SynchronousTestCase):
         for state, words in (("starting", "is starting"), ("installing", "waits for a snapshot")):
             (reported,) = readiness_problems(picture(machine=attrs.evolve(MACHINE, state=state)))
             self.assertIn(f"its state machine {words}", reported)
+        early = attrs.evolve(MACHINE, state="installing", rounds_in_vain=ROUNDS_IN_VAIN - 1)
+        self.assertIsNone(health_problem(picture(machine=early)))
 
     def test_health_is_one_bounded_line(self) -> None:
         """One bounded line."""

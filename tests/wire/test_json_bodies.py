@@ -179,7 +179,7 @@ OURS: dict[tuple[RequestCode, bool], set[str]] = {
     (RequestCode.METADATA, False): {"configuration", "lineage", "metLineage", "token"},
     (RequestCode.METADATA, True): {
         "beginIndex", "endIndex", "committedIndex", "role", "admin", "health", "configuration",
-        "lineage", "metLineage", "isRival", "machine", "stateDigest",
+        "lineage", "metLineage", "isRival", "machine", "stateDigest", "version",
     },
     (RequestCode.APPEND, True): {"count"},
     (RequestCode.GET, False): {"consistency"},
@@ -218,7 +218,7 @@ FULL: tuple[Request | Response, ...] = (
     MetadataResponse(
         begin_index=0, end_index=-1, committed_index=-1, role="leader", admin="h:1", health="behind",
         configuration="{}", lineage="x", met_lineage="y", is_rival=True, machine="{}",
-        state_digest="7:3:0123456789abcdef",
+        state_digest="7:3:0123456789abcdef", version="1.2",
     ),
     AppendResponse(count=2),
     GetRequest(consistency=Consistency.COMMITTED),

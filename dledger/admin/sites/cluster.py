@@ -1,11 +1,9 @@
 # -*- test-case-name: tests.admin.test_cluster -*-
 """
-Asks every member of a group at once: on its log port, and then over HTTP if it says where its administration
-is. Over HTTP at once where the caller knows the administration.
+Asks every member of a group at once: on its log port, or over HTTP where the caller knows its administration.
 
 Rule 1: a member that does not answer is in the result with the reason; the deadline bounds every wait.
-Rule 2: no member's word leads to another host: its administration is asked on the host of its own address,
-and redirections are not followed.
+Rule 2: redirections are not followed.
 """
 
 from __future__ import annotations
@@ -20,7 +18,6 @@ from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionRefusedError
 from twisted.internet.interfaces import IReactorTime, ITCPTransport
 from twisted.internet.protocol import Protocol, connectionDone
-from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web._newclient import _WrapperException
 from twisted.web.client import ResponseDone
@@ -32,7 +29,6 @@ from dledger.admin.sites.asking import admin_agent
 from dledger.admin.sites.reports import (
     NOT_A_PAGE,
     MemberReport,
-    followed_url,
     one_line,
     report_of_info,
     report_of_status,
@@ -43,7 +39,6 @@ from dledger.base.serving.endpoints import tcp_endpoints
 from dledger.base.timing import Gathering
 from dledger.base.tls.securing import Dialling
 from dledger.client.members import ClientSecurity, Members
-from dledger.client.values import MemberInfo
 from dledger.node.reporting.health import health_problem
 from dledger.node.reporting.status import NodeStatus
 from protocols.wire.fastjson import JsonObject
@@ -52,9 +47,6 @@ from protocols.wire.fastjson import JsonObject
 DEADLINE_S = 2.0
 #: Longest status page that is read.
 ANSWER_BYTES_MAX = 1 << 20
-
-#: Seconds for the head of the page of a member that reported its administration, and again for its body.
-_FOLLOW_S = 0.4
 
 
 async def fetch_status(agent: IAgent, url: str, timeout_s: float, clock: IReactorTime) -> JsonObject:
@@ -176,10 +168,8 @@ class ClusterSurvey:
     Asks the members of one node's group.
 
     @param admin_urls: member id to the base URL of its administration. Every other member is asked on its log
-        port; if it says where its administration is, its page is asked for, too.
+        port.
     """
-
-    _log = Logger()
 
     def __init__(
         self,
@@ -227,27 +217,14 @@ class ClusterSurvey:
         return with_lag(tuple(reports))
 
     async def _ask_http(self, member_id: str, address: str) -> MemberReport:
-        return await self._page(member_id, address, self._admin_urls[member_id], self._deadline_s)
-
-    async def _page(self, member_id: str, address: str, url: str, timeout_s: float) -> MemberReport:
         agent = self._agent or admin_agent(
             self._reactor, self._deadline_s, trust=self._node.dialling, name=member_id
         )
-        document = await fetch_status(agent, url, timeout_s, self._reactor)
+        url = self._admin_urls[member_id]
+        document = await fetch_status(agent, url, self._deadline_s, self._reactor)
         return report_of_status(member_id, address, url, document)
 
-    async def _ask_log(self, member_id: str, address: str) -> MemberReport:
-        began_s = self._reactor.seconds()
-        info = await self._info(member_id)
-        url = followed_url(address, info.admin)
-        if url and self._reactor.seconds() - began_s + 2 * _FOLLOW_S < self._deadline_s:
-            try:
-                return await self._page(member_id, address, url, _FOLLOW_S)
-            except Exception as error:  # its log port has said enough
-                self._log.debug("no page of {member_id}: {error}", member_id=member_id, error=error)
-        return report_of_info(info)
-
-    async def _info(self, member_id: str) -> MemberInfo:
+    async def _ask_log(self, member_id: str, _address: str) -> MemberReport:
         if self._members is None:
             status = self._node.status()
             self._members = Members(
@@ -260,7 +237,7 @@ class ClusterSurvey:
                 security=ClientSecurity(tls=self._node.dialling),
             )
         answer = await self._members.ask(member_id)
-        return self._members.info(member_id, answer)
+        return report_of_info(self._members.info(member_id, answer))
 
     def close(self) -> None:
         """End the connections to the other members."""

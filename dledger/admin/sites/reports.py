@@ -77,6 +77,16 @@ def group_problems(reports: Iterable[MemberReport]) -> tuple[str, ...]:
     return tuple(found)
 
 
+def gone_members(reports: Iterable[MemberReport]) -> tuple[str, ...]:
+    """The ids of those that do not answer, and that the leader of the highest term does not name."""
+    reports = tuple(reports)
+    leaders = [report for report in reports if report.role == "leader" and report.members]
+    if not leaders:
+        return ()
+    members = max(leaders, key=lambda report: report.term).members
+    return tuple(one.member_id for one in reports if one.problem and one.member_id not in members)
+
+
 def report_of_status(member_id: str, address: str, url: str, document: Mapping[str, object]) -> MemberReport:
     """
     The report of a member from its C{/status} page.
@@ -157,6 +167,7 @@ def report_of_info(info: MemberInfo) -> MemberReport:
         member_id=info.member_id,
         address=info.address,
         source="log",
+        admin_url=followed_url(info.address, info.admin),
         role=info.role,
         term=info.term,
         leader_id=info.leader_id,
@@ -165,6 +176,7 @@ def report_of_info(info: MemberInfo) -> MemberReport:
         committed_index=info.committed_index,
         problem=info.problem,
         health=one_line(info.health),
+        version=one_line(info.version),
         members=tuple(sorted(info.peers)),
     )
 

@@ -7,6 +7,9 @@ less.
 
 from __future__ import annotations
 
+import os
+import stat
+import sys
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from pathlib import Path
@@ -124,42 +127,53 @@ def _agent(access: AdminAccess, reactor: Reactor, url: str, name: str | None) ->
 @click.argument("file", type=LocalPath(dir_okay=False, path_type=Path))
 @click.argument("name")
 @click.option("--remove", is_flag=True, help="Take all tokens of NAME out of FILE instead.")
+@click.option("--replace", is_flag=True, help="Take the old tokens of NAME out of FILE at the same time.")
 @click.option("--role", type=click.Choice([str(one) for one in ClientRole]), default=None,
               help="The token is one of a client of logs, and FILE the client_token_file of members.")
 @click.option("--group", "groups", multiple=True, metavar="NAME",
               help="With --role: only of this group; several are allowed. [default: of every group]")
-def token(file: Path, name: str, remove: bool, role: str | None, groups: tuple[str, ...]) -> None:
+def token(
+    file: Path, name: str, remove: bool, replace: bool, role: str | None, groups: tuple[str, ...]
+) -> None:
     """
     Make a token for NAME, and add its hash to FILE, the admin_token_file of servers.
 
-    The token itself is printed, once: keep it where only its holder can read it. Running servers take the
-    change within a second of the next request, members that of client_token_file within ten seconds. With the
-    name of a token that is there both count, until --remove and another call leave the new one alone.
+    The token itself is printed, once; a file that takes it is made readable for its owner alone. Running
+    servers take the change within a second of the next request, members that of client_token_file within ten
+    seconds. All tokens of a name count, so that holders can change over; with --replace the new one alone.
     """
     if not is_token_name(name):
         raise click.UsageError(f"{name!r} is not a name: write at most 64 letters, digits, '_', '-' and '.'")
     if groups and role is None:
         raise click.UsageError("--group needs --role: tokens of administrations have no groups")
+    if remove and replace:
+        raise click.UsageError("--remove makes no token, --replace makes one: give one of them")
     try:
         old = file.read_text("ascii") if file.exists() else ""
         kind = TokenFile if role is None else ClientTokenFile
         if old.strip() and not remove:
             kind(str(file))  # (not a file of another kind)
-        if remove:
-            kept = [line for line in old.splitlines(keepends=True) if line.split()[:1] != [name]]
-            if len(kept) == len(old.splitlines()):
+        kept = old
+        if remove or replace:
+            lines = old.splitlines(keepends=True)
+            others = [one for one in lines if one.split()[:1] != [name]]
+            if len(others) == len(lines):
                 raise click.ClickException(f"{file} has no token of {name}")
-            if not any(line.strip() and not line.startswith("#") for line in kept):
+            kept = "".join(others)
+            if remove and not any(one.strip() and not one.startswith("#") for one in others):
                 raise click.ClickException(
-                    f"{file} would have no token, and servers would keep the old one: make another first"
+                    f"{file} would have no token, and servers would keep the old one: use --replace, or make "
+                    "a token of another name first"
                 )
-            replace_file(file, "".join(kept))
+        if remove:
+            replace_file(file, kept)
             say(f"{file}: {name} has no token any more")
             return
         made, line = new_token(name, None if role is None else ClientRole(role), groups)
         there = file.exists()
-        replace_file(file, old + ("\n" if old and not old.endswith("\n") else "") + line)
+        replace_file(file, kept + ("\n" if kept and not kept.endswith("\n") else "") + line)
         try:
+            _hide_output()
             click.echo(made)
         except OSError:
             # Nobody has seen it, and nothing else can ever show it.
@@ -168,6 +182,17 @@ def token(file: Path, name: str, remove: bool, role: str | None, groups: tuple[s
     except (ValueError, OSError) as error:
         raise click.ClickException(str(error)) from None
     say(f"{file}: the hash of the token of {name}, for {kind.option}; the token is not kept anywhere")
+
+
+def _hide_output() -> None:
+    """Make the file that takes the standard output, if it is one, readable for its owner alone."""
+    try:
+        number = sys.stdout.fileno()
+    except (OSError, ValueError):
+        return  # (It is no descriptor.)
+    mode = os.fstat(number).st_mode
+    if stat.S_ISREG(mode) and mode & 0o077:
+        os.fchmod(number, stat.S_IMODE(mode) & ~0o077)
 
 
 @click.command()

@@ -38,7 +38,7 @@ def look_at(target: Target, urls: tuple[str, ...]) -> Overview:
     @param target, urls: as of L{gather_group}.
     @raise ClickException, DLedgerError: nobody can be asked.
     """
-    group, reports = gather_group(target, urls, follows=True, is_quiet=True)
+    group, reports = gather_group(target, urls, is_quiet=True)
     asked = {one.admin_url: _name_at(one, urls) for one in reports if one.admin_url and not one.problem}
     events = gather_events(target.admin, asked, lambda _url, _error: None)
     return group_overview(reports, events, at_s=time.time(), group=group)

@@ -17,6 +17,7 @@ import click
 from dledger.admin.sites.reports import (
     MemberReport,
     followed_url,
+    gone_members,
     group_problems,
     report_of_info,
     with_lag,
@@ -30,22 +31,20 @@ if TYPE_CHECKING:
     from dledger.client.values import MemberInfo
 
 
-def gather_reports(
-    target: Target, urls: tuple[str, ...], *, follows: bool = False
-) -> tuple[MemberReport, ...]:
+def gather_reports(target: Target, urls: tuple[str, ...]) -> tuple[MemberReport, ...]:
     """As L{gather_group}, without the name of the group."""
-    return gather_group(target, urls, follows=follows)[1]
+    return gather_group(target, urls)[1]
 
 
 def gather_group(
-    target: Target, urls: tuple[str, ...], *, follows: bool = False, is_quiet: bool = False
+    target: Target, urls: tuple[str, ...], *, is_quiet: bool = False
 ) -> tuple[str, tuple[MemberReport, ...]]:
     """
-    The name of the group, and the reports of all members, in order of ids.
+    The name of the group, and the reports of all members, in order of ids. A process that does not answer,
+    and is not a member any more as the leader says, is left out, and named on the standard error.
 
     @param target: see L{Target}.
     @param urls: administrations to ask; all other members are asked on their log ports.
-    @param follows: ask the administrations that those report, too.
     @param is_quiet: do not say which administrations do not answer.
     @raise ClickException: no member answers.
     """
@@ -57,13 +56,14 @@ def gather_group(
         at_log = attrs.evolve(target, peers=peers, group=group or target.group)
         with at_log.open() as log:
             infos = log.status()
-        if follows:
-            reported = followed_urls(info for info in infos if info.member_id not in reports)
-            reports.update(_ask_admins(target.admin, reported, is_quiet=True)[0])
         for info in infos:
             reports.setdefault(info.member_id, report_of_info(info))
     if not reports:
         raise click.ClickException("no member answers")
+    for member_id in gone_members(reports.values()):
+        del reports[member_id]
+        if not is_quiet:
+            complain(f"{member_id} is not a member of the group any more: leave it out of --peers")
     ordered = tuple(reports[member_id] for member_id in sorted(reports))
     return group or target.group, with_lag(ordered)
 
@@ -79,8 +79,7 @@ def status(context: click.Context, urls: tuple[str, ...], as_json: bool) -> None
     Exit status 1 if no member leads, if several do (then only the one with the highest term may have a
     majority), or if the members do not agree on who they are.
     """
-    # Only administrations report versions.
-    ordered = gather_reports(context.obj, urls, follows=as_json)
+    ordered = gather_reports(context.obj, urls)
     if as_json:
         write_json([attrs.asdict(report) for report in ordered])
     else:

@@ -73,9 +73,9 @@ def cluster(context: click.Context, urls: tuple[str, ...], as_json: bool) -> Non
     """
     Show the whole group: roles, indexes, lags, health, versions.
 
-    The version is known of members whose administration can be reached. Exit status 1 as of "status".
+    Exit status 1 as of "status".
     """
-    reports = gather_reports(context.obj, urls, follows=True)
+    reports = gather_reports(context.obj, urls)
     problems = group_problems(reports)
     if as_json:
         write_json({"problems": problems, "members": [attrs.asdict(report) for report in reports]})
@@ -105,7 +105,7 @@ def top(
     before: dict[str, tuple[float, int]] = {}
     try:
         while True:
-            reports = gather_reports(context.obj, urls, follows=True)
+            reports = gather_reports(context.obj, urls)
             now_s = _seconds()
             rates = {
                 report.member_id: (report.end_index - before[report.member_id][1])

@@ -21,6 +21,7 @@ from twisted.application.service import IService
 from twisted.logger import Logger
 from twisted.python.usage import UsageError
 
+import dledger
 from dledger.base.disk.disk import OsDisk, read_boot_id
 from dledger.base.log_lines import LogLevels
 from dledger.base.reactor import Reactor, whole_reactor
@@ -272,5 +273,6 @@ def make_service(options: Options, reactor: Reactor) -> MemberService:
             make_admin=_admin_maker(options["admin"], reactor, options.settings_now, options.levels),
             admin=options["admin"], make_machine=_machine_maker(factory, disk),
             make_driver=Driver if trace is None else partial(TracedDriver, trace=trace),
+            version=dledger.__version__,
         ),
     )

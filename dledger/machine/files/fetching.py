@@ -72,6 +72,7 @@ class SnapshotFetch:
 
     @ivar asked: why each member that was asked has not sent a snapshot.
     @ivar progress: how far the search is, as a sentence for people.
+    @ivar rounds_in_vain: how many times all members were asked, and none has sent a snapshot.
     """
 
     log = Logger()
@@ -97,6 +98,7 @@ class SnapshotFetch:
         self._is_stopped = False
         self.asked: dict[str, str] = {}
         self.progress = "no member was asked yet"
+        self.rounds_in_vain = 0
 
     def stop(self) -> None:
         """End the search. L{fetch} then fails with C{CancelledError}."""
@@ -111,7 +113,6 @@ class SnapshotFetch:
         @return: the head of the snapshot, which is sound, durable and in the directory.
         @raise CancelledError: L{stop} was called.
         """
-        rounds = 0
         while True:
             for peer_id in self._source.senders():
                 try:
@@ -120,8 +121,8 @@ class SnapshotFetch:
                     self._refused(peer_id, str(error))
             reported = "; ".join(f"{peer_id}: {why}" for peer_id, why in sorted(self.asked.items()))
             self.progress = f"no member has sent a snapshot ({reported or 'none can be asked'})"
-            await self.pause(min(ROUND_S * 2 ** min(rounds, 8), ROUND_MAX_S))
-            rounds += 1
+            await self.pause(min(ROUND_S * 2 ** min(self.rounds_in_vain, 8), ROUND_MAX_S))
+            self.rounds_in_vain += 1
 
     def _refused(self, peer_id: str, reason: str) -> None:
         if self.asked.get(peer_id) != reason:

@@ -24,6 +24,9 @@ READY_SHARE = 10
 #: A state machine whose call lasts for this time is a problem, seconds.
 MACHINE_HANGS_S = 5.0
 
+#: A state machine without a state is a problem when all members were asked for theirs this many times.
+ROUNDS_IN_VAIN = 3
+
 #: Most characters of a reason that is shown to others.
 REPORTED_CHARACTERS_MAX = 300
 
@@ -96,6 +99,8 @@ def _problems(status: NodeStatus) -> Iterator[str]:
         )
     if status.machine is not None and status.machine.state == "failed":
         yield f"its state machine has stopped, the log goes on: {status.machine.reason}"
+    if status.machine is not None and status.machine.rounds_in_vain >= ROUNDS_IN_VAIN:
+        yield f"its state machine has no state: {status.machine.installing}"
     if status.machine is not None and status.machine.in_doubt:
         yield f"its state machine is in doubt: {status.machine.in_doubt}"
     if status.machine is not None and status.machine.busy_s >= MACHINE_HANGS_S:

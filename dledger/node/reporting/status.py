@@ -123,6 +123,7 @@ class MachineStatus:
     @ivar snapshot_problem: why the last snapshot could not be written; empty if it was.
     @ivar refused: sentences about snapshots that were not used.
     @ivar installing: how far a snapshot of another member has come; empty if none is waited for.
+    @ivar rounds_in_vain: how many times all other members were asked for one, and none has sent it.
     @ivar busy_with, busy_s: the call that lasts for a second or more, with its entry, and how long it has.
     @ivar in_doubt: why its state may be wrong; empty if not.
     @ivar differs: what other members run instead of this machine; empty if nothing else.
@@ -144,6 +145,7 @@ class MachineStatus:
     snapshot_problem: str
     refused: tuple[str, ...]
     installing: str = ""
+    rounds_in_vain: int = 0
     failed_index: int = -1
     differs: str = ""
     in_doubt: str = ""

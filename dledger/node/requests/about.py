@@ -30,6 +30,7 @@ class Reported:
     @ivar machine: its state machine as a text; empty for none.
     @ivar has_times: its log has time entries, or will have.
     @ivar state_digest: see L{dledger.node.work.state_digests}.
+    @ivar version: of its software.
     """
 
     admin: str
@@ -37,6 +38,7 @@ class Reported:
     machine: str = ""
     has_times: bool = False
     state_digest: str = ""
+    version: str = ""
 
 
 class AboutMember:
@@ -44,6 +46,7 @@ class AboutMember:
     @ivar listen: its listening address, for people; empty before it listens.
     @ivar admin: listening address of the HTTP administration, for people; empty without one.
     @ivar reported_admin: C{host:port} of it for the other members; empty if they cannot ask there.
+    @ivar version: of the software.
     """
 
     def __init__(
@@ -56,7 +59,7 @@ class AboutMember:
         """
         self.listen = ""
         self.admin = ""
-        self.reported_admin = ""
+        self.reported_admin = self.version = ""
         self._status = status
         self._machine = machine
         self._has_times = has_times
@@ -68,7 +71,7 @@ class AboutMember:
         if self._reported is None:
             self._reported = Reported(
                 self.reported_admin, reported_health(self._status()), self._machine(), self._has_times(),
-                self._state_digest(),
+                self._state_digest(), self.version,
             )
         return self._reported
 

@@ -556,13 +556,9 @@ class RequestRouter:
         flags = self._snapshots.wire_flags
         if flags:
             answer = attrs.evolve(answer, wire_version=answer.wire_version | flags)
-        if not (reported.admin or reported.health or reported.machine or reported.has_times
-                or reported.state_digest):
-            return answer
         return attrs.evolve(
             answer, admin=reported.admin, health=reported.health, machine=reported.machine,
-            has_times=reported.has_times,
-            state_digest=reported.state_digest,
+            has_times=reported.has_times, state_digest=reported.state_digest, version=reported.version,
         )
 
     def _turned_away(self, connection: ServerConnection, request: MetadataRequest) -> bool:

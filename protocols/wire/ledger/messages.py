@@ -126,6 +126,7 @@ class MetadataResponse(Response):
         index and term of the entry, and 16 hexadecimal digits, with C{:} between them; empty: it took none.
     @ivar is_rival: I{ours}, only in JSON: another process than the one that asked answers at the address of
         that member.
+    @ivar version: I{ours}, only in JSON: of the member's software; empty if not given.
     """
 
     kind: ClassVar[RequestCode] = RequestCode.METADATA
@@ -146,6 +147,7 @@ class MetadataResponse(Response):
     machine: str = ""
     has_times: bool = False
     state_digest: str = ""
+    version: str = ""
 
 
 @value_class(kw_only=True)
