@@ -9,6 +9,7 @@ from unittest import SkipTest
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import OsDisk
+from dledger.base.disk.segment import SegmentList, file_name
 from dledger.base.disk.sparse import next_data
 from dledger.testing.world.memory_disk import MemoryDisk
 
@@ -40,6 +41,25 @@ class HoleTests(SynchronousTestCase):
         self.assertEqual(next_data(self.file, 1 << 20, 2 << 20), 2 << 20)
         self.assertEqual(next_data(self.file, SIZE, SIZE), SIZE)
         self.assertEqual(self.file.pread(1, SIZE // 2), b"b")
+
+    def test_zeroed(self) -> None:
+        """Only what is no hole is read, and written with zeros."""
+        disk, directory = OsDisk(), self.mktemp()
+        os.mkdir(directory)
+        os.rename(self.path, f"{directory}/{file_name(0)}")
+        files = SegmentList(disk, directory, SIZE, (0,))
+        self.addCleanup(files.close)
+        asked: list[int] = []
+        real = files.pread
+
+        def pread(size: int, position: int) -> bytes:
+            asked.append(position)
+            return real(size, position)
+
+        self.patch(files, "pread", pread)
+        files.zero(0, SIZE)
+        self.assertLess(len(asked), 8)
+        self.assertEqual((real(1, 0), real(1, SIZE // 2)), (b"\0", b"\0"))
 
     def test_unknown(self) -> None:
         """A disk that knows none has none."""

@@ -24,6 +24,7 @@ from collections.abc import Callable, Sequence
 import attrs
 
 from dledger.base.disk.disk import Disk, File
+from dledger.base.disk.sparse import next_data
 from dledger.base.disk.unreadable import BLOCK, Unreadable, is_unreadable
 from dledger.values.errors import DirectoryError
 
@@ -337,8 +338,15 @@ class SegmentList(SegmentReader):
         self.pwrite(data, position)
 
     def zero(self, position: int, end: int) -> None:
-        """Zero the bytes from C{position} to C{end}, within one file; zero chunks are not written again."""
-        while position < end:
+        """
+        Zero the bytes from C{position} to C{end}, within one file. Chunks that are zero are not written again,
+        and holes of a sparse file are not read: the rest of a file of 1 GiB costs seconds and as much memory.
+        """
+        file_start = self.base(position)
+        file = self._file(file_start)
+        if end - position > _CHUNK:
+            file.datasync()  # file systems have shown bytes that they had not stored yet as a hole
+        while (position := file_start + next_data(file, position - file_start, end - file_start)) < end:
             size = min(_CHUNK, end - position)
             zeros = _ZEROS if size == _CHUNK else bytes(size)
             if self.pread(size, position) != zeros:
