@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 import attrs
 
 from dledger.base.disk.disk import Disk, File
-from dledger.base.disk.sparse import next_data
+from dledger.base.disk.sparse import data_pieces
 from dledger.base.disk.unreadable import BLOCK, Unreadable, is_unreadable
 from dledger.values.errors import DirectoryError
 
@@ -339,19 +339,18 @@ class SegmentList(SegmentReader):
 
     def zero(self, position: int, end: int) -> None:
         """
-        Zero the bytes from C{position} to C{end}, within one file. Chunks that are zero are not written again,
-        and holes of a sparse file are not read: the rest of a file of 1 GiB costs seconds and as much memory.
+        Zero the bytes from C{position} to C{end}, within one file. Chunks that are zero are not written
+        again. Holes of a sparse file are not read: a read of 1 GiB of them costs seconds and memory.
         """
         file_start = self.base(position)
         file = self._file(file_start)
         if end - position > _CHUNK:
             file.datasync()  # file systems have shown bytes that they had not stored yet as a hole
-        while (position := file_start + next_data(file, position - file_start, end - file_start)) < end:
-            size = min(_CHUNK, end - position)
+        for start in data_pieces(file, position - file_start, end - file_start, _CHUNK):
+            size = min(_CHUNK, end - file_start - start)
             zeros = _ZEROS if size == _CHUNK else bytes(size)
-            if self.pread(size, position) != zeros:
-                self.mend(zeros, position)
-            position += size
+            if self.pread(size, file_start + start) != zeros:
+                self.mend(zeros, file_start + start)
 
     def drop_last(self, aside: str = "") -> None:
         """Delete the last file, durably. @param aside: move it to this directory instead."""

@@ -27,3 +27,17 @@ def next_data(file: File, position: int, end: int) -> int:
     except OSError as error:
         # ENXIO: nothing but a hole follows. Anything else: it does not know.
         return end if error.errno == errno.ENXIO else position
+
+
+def data_pieces(file: File, position: int, end: int, size: int) -> list[int]:
+    """
+    Where pieces begin that have all bytes which may be no zeroes. All are found before one is read, because
+    reading ahead turns reserved room, a hole until then, into data.
+
+    @param size: of a piece, which may end earlier, at C{end}.
+    """
+    found: list[int] = []
+    while (position := next_data(file, position, end)) < end:
+        found.append(position)
+        position += size
+    return found

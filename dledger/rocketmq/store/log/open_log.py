@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dledger.base.disk.guard import DiskGuard
 from dledger.base.disk.segment import SegmentList, file_name
+from dledger.base.disk.sparse import data_pieces
 from dledger.rocketmq.store.records.body_check import BodyCheck
 from dledger.rocketmq.store.records.records import RecordWalk
 from dledger.rocketmq.store.records.set_aside import copy_file, next_directory
@@ -103,16 +104,18 @@ class LogSegments(SegmentList):
         return False
 
     def last_written(self, position: int) -> int:
-        """Offset after the last byte from C{position} on that is not zero; C{position} if all are zero."""
+        """
+        Offset after the last byte from C{position} on that is not zero; C{position} if all are zero. Holes of
+        a sparse file are not read.
+        """
         for offset in reversed(self.offsets):
-            low = max(offset, position)
-            high = offset + self.file_size
-            while high > low:
-                at = max(low, high - _SCAN_BYTES)
-                left = self.pread(high - at, at).rstrip(b"\0")
+            low = max(0, position - offset)
+            file = self._file(offset)
+            file.datasync()  # file systems have shown bytes that they had not stored yet as a hole
+            for start in reversed(data_pieces(file, low, self.file_size, _SCAN_BYTES)):
+                left = self.pread(_SCAN_BYTES, offset + start).rstrip(b"\0")
                 if left:
-                    return at + len(left)
-                high = at
+                    return offset + start + len(left)
             if offset <= position:
                 break
         return position
