@@ -123,7 +123,7 @@ LAYERS: tuple[Layer, ...] = (
     Layer(
         name="values",
         covers=VALUES,
-        ours=("protocols.wire.codes",),
+        ours=("protocols.wire.codes", "protocols.wire.code_help"),
         third=ATTRS,
         refused=(*PURE, "dledger.values.ledger"),
     ),

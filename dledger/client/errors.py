@@ -147,6 +147,18 @@ class SequenceTaken(AppendFailed):
         return int(str(self.facts["index"]))
 
 
+class SequenceForgotten(UnknownOutcome):
+    """
+    An append of a producer with a sequence that a body in the log has or had: this body, or another one. The
+    log cannot compare them any more, and the same append ends like this each time.
+    """
+
+    @property
+    def last_sequence(self) -> int:
+        """The last one of the producer in the log: go on with the next one."""
+        return int(str(self.facts.get("last_sequence", -1)))
+
+
 class AppendTimeout(UnknownOutcome, Timeout):
     """An append without an answer in time: it may be in the log, now or later."""
 
@@ -184,6 +196,8 @@ def append_error(code: ResponseCode, *, is_unknown: bool) -> type[AppendError]:
     """The kind of an append's error. @param is_unknown: at least one body may be in the log."""
     kind = _KINDS.get(code)
     if is_unknown:
+        if code is ResponseCode.SEQUENCE_FORGOTTEN:
+            return SequenceForgotten
         return AppendTimeout if kind is Timeout else UnknownOutcome
     if code is ResponseCode.CONFLICT:
         return Conflict

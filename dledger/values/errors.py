@@ -9,6 +9,7 @@ C{AssertionError}: the program has a bug, the member stops. No other exception c
 
 from __future__ import annotations
 
+from protocols.wire.code_help import cause_of
 from protocols.wire.codes import ResponseCode
 
 
@@ -26,9 +27,10 @@ class DLedgerError(Exception):
         self.facts = facts
 
     def __str__(self) -> str:
-        """Code, number, and the facts in the order given."""
-        facts = ", ".join(f"{name}={value!r}" for name, value in self.facts.items())
-        return f"{self.code.name} ({int(self.code)})" + (f": {facts}" if facts else "")
+        """Code, number, the cause unless a fact C{reason} says it, and the facts in the order given."""
+        parts = [] if self.facts.get("reason") else [cause_of(self.code)]
+        parts.extend(f"{name}={value!r}" for name, value in self.facts.items())
+        return f"{self.code.name} ({int(self.code)}): {', '.join(parts)}"
 
 
 class StoreError(DLedgerError):

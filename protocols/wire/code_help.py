@@ -8,6 +8,7 @@ links as that page has them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -130,17 +131,21 @@ CODE_HELP: Mapping[ResponseCode, CodeHelp] = {
         "go on after the last sequence, which the answer names: [exactly once](exactly-once.md)",
     ),
     ResponseCode.UNKNOWN_PRODUCER: CodeHelp(
-        "likewise, of a producer that the log has never had",
+        "an append of a producer that the log has never had does not begin with the sequence 0. It is not in "
+        "the log",
         "begin with the sequence 0",
     ),
     ResponseCode.PRODUCER_FORGOTTEN: CodeHelp(
-        "likewise, of a producer that the log does not know, and may have forgotten "
+        "an append of a producer that the log does not know, and may have forgotten, does not begin with the "
+        "sequence 0. It is not in the log "
         "(`producers_expire_hours`)",
         "find out what the log has of it, and begin with a new id",
     ),
     ResponseCode.SEQUENCE_FORGOTTEN: CodeHelp(
-        "the log has or had the sequence; its index is not known any more, or its entry has expired",
-        "read the log",
+        "the log has or had a body with this sequence, perhaps another one: its index is not known any more, "
+        "or its entry has expired",
+        "go on with the sequence after the last one, which the answer names; read the log if somebody else "
+        "may use the id",
     ),
     ResponseCode.SEQUENCE_TAKEN: CodeHelp(
         "the log has another body with this sequence: somebody else uses the id of the producer, or the "
@@ -200,7 +205,7 @@ CODE_HELP: Mapping[ResponseCode, CodeHelp] = {
     ),
     ResponseCode.WAIT_QUORUM_ACK_TIMEOUT: CodeHelp(
         "no majority in time: **unknown** whether it will commit",
-        "the same; look at the followers",
+        "read the log before sending it again; look at the followers",
     ),
     ResponseCode.LEADER_PENDING_FULL: CodeHelp("too much is waiting for the commit", "slow down, try again"),
     ResponseCode.ILLEGAL_MEMBER_STATE: CodeHelp(
@@ -218,3 +223,8 @@ CODE_HELP: Mapping[ResponseCode, CodeHelp] = {
         "try again shortly",
     ),
 }
+
+
+def cause_of(code: ResponseCode) -> str:
+    """The cause of an outcome as plain text."""
+    return re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", CODE_HELP[code].cause).replace("**", "").replace("`", "")

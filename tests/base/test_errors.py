@@ -19,13 +19,17 @@ class DLedgerErrorTests(SynchronousTestCase):
         self.assertEqual(error.facts, {"leader_id": "n1"})
 
     def test_sentence(self) -> None:
-        """Name and number of the code, then the facts in the order given."""
+        """Name and number of the code, the cause unless a reason is given, the facts in the order given."""
         error = DLedgerError(ResponseCode.INDEX_OUT_OF_RANGE, index=7, end_index=3, hint="a b")
-        self.assertEqual(str(error), "INDEX_OUT_OF_RANGE (410): index=7, end_index=3, hint='a b'")
+        cause = "nothing committed at that index (yet)"
+        self.assertEqual(str(error), f"INDEX_OUT_OF_RANGE (410): {cause}, index=7, end_index=3, hint='a b'")
+        error = DLedgerError(ResponseCode.INDEX_OUT_OF_RANGE, reason="nothing yet")
+        self.assertEqual(str(error), "INDEX_OUT_OF_RANGE (410): reason='nothing yet'")
 
     def test_sentence_without_facts(self) -> None:
         """No dangling colon."""
-        self.assertEqual(str(DLedgerError(ResponseCode.TIMEOUT)), "TIMEOUT (300)")
+        error = DLedgerError(ResponseCode.TIMEOUT)
+        self.assertEqual(str(error), "TIMEOUT (300): a client's own deadline passed")
 
 
 class StoreErrorTests(SynchronousTestCase):

@@ -41,11 +41,12 @@ class RoomTests(SynchronousTestCase):
         self.put(*(reader(name, owner="o") for name in "abc"), *(reader(name, owner="x") for name in "def"))
         self.assertIs(self.table.room_for(reader("g", owner="y")), Room.ALL_TAKEN)
         self.assertIs(self.table.room_for(reader("a", owner="o", parts=2)), Room.ALL_TAKEN)
-        self.put(reader("a", owner="o", parts=1), reader("b", owner="o", gone=True))
-        self.assertIs(self.table.room_for(reader("g", owner="y")), Room.ALL_TAKEN)
+        self.put(reader("a", owner="o", parts=1), reader("b", owner="o", gone=True), reader("g", owner="y"))
+        self.assertIs(self.table.room_for(reader("b", owner="o")), Room.ALL_TAKEN)
         self.put(reader("c", owner="o", gone=True), reader("d", owner="x", gone=True))
         self.assertNotIn("b", self.table)
-        self.put(reader("g", owner="y"))
+        self.put(reader("c", owner="o"), reader("h", owner="y"))
+        self.assertIs(self.table.room_for(reader("d", owner="x")), Room.ALL_TAKEN)
 
     def test_a_share(self) -> None:
         """One owner has its share; a reader that another one begins again is that one's."""
@@ -54,7 +55,9 @@ class RoomTests(SynchronousTestCase):
         self.assertIs(self.table.room_for(reader("a", owner="o", parts=2)), Room.SHARE_TAKEN)
         self.put(reader("e", owner="x"), reader("e", owner="x", gone=True))
         self.assertIs(self.table.room_for(reader("e", owner="o")), Room.SHARE_TAKEN)
-        self.put(reader("a", owner="o", gone=True), reader("a", owner="x"), reader("f", owner="o"))
+        self.put(reader("a", owner="o", gone=True), reader("f", owner="o"))
+        self.assertIs(self.table.room_for(reader("a", owner="o")), Room.SHARE_TAKEN)
+        self.put(reader("a", owner="x"))
 
     def test_the_room_of_a_real_table(self) -> None:
         """Ten thousand of the longest names fit, and half of them are one owner's."""
@@ -96,6 +99,6 @@ class TwinTests(SynchronousTestCase):
             self.assertEqual((table.after(after, 2), table.count_after(after)), (found[:2], len(found)))
         self.assertEqual(table.count, len(live))
         held: dict[str, int] = {}
-        for one in twin.values():
+        for one in live.values():
             held[one.state.owner] = held.get(one.state.owner, 0) + reader_bytes(one.state)
         self.assertEqual((table._held, table._bytes), (held, sum(held.values())))

@@ -15,6 +15,7 @@ from dledger.client.errors import (
     AppendFailed,
     AppendTimeout,
     OutOfSequence,
+    SequenceForgotten,
     SequenceTaken,
     UnknownOutcome,
 )
@@ -134,8 +135,25 @@ class SequenceTests(ClientCase):
     def test_a_forgotten_sequence_is_unknown(self) -> None:
         """It is in the log, but nobody knows where: unknown, reported at once."""
         self.group["n0"].refusals.append(ResponseCode.SEQUENCE_FORGOTTEN)
-        error = self.failed(self.append(0), UnknownOutcome)
+        error = self.failed(self.append(0), SequenceForgotten)
         self.assertIs(error.code, ResponseCode.SEQUENCE_FORGOTTEN)
+
+    def test_going_on_after_forgotten_sequences(self) -> None:
+        """The error of many appends names the last sequence, after which they go on."""
+        rows = [b"%d" % number for number in range(24)]
+        for sequence in range(20):
+            for appended in (self.append(sequence), self.client.append(b"between")):
+                self.group.run(1.0)
+                self.successResultOf(appended)
+
+        def append(first: int) -> Any:
+            appended = self.client.append_many(rows[first:], producer="p", sequence=first)
+            self.group.run(1.0)
+            return appended
+
+        error = self.failed(append(0), SequenceForgotten)
+        self.assertEqual((error.unknown, error.last_sequence), (24, 19))
+        self.assertEqual(sum(run.count for run in self.successResultOf(append(20))), 4)
 
     def test_bad_calls_are_refused_here(self) -> None:
         """Refused here, with what is allowed."""

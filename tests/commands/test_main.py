@@ -231,7 +231,8 @@ class GetTests(CliCase):
     def test_out_of_range(self) -> None:
         """One line, exit status 1."""
         result = self.run_cli("get", "9")
-        self.assertExit(result, 1, "dledger: INDEX_OUT_OF_RANGE (410) [index=9]\n")
+        cause = "nothing committed at that index (yet)"
+        self.assertExit(result, 1, f"dledger: INDEX_OUT_OF_RANGE (410): {cause} [index=9]\n")
 
     def test_negative(self) -> None:
         """There is none."""
@@ -332,7 +333,8 @@ class TransferTests(CliCase):
     def test_refused(self) -> None:
         """With the reason."""
         self.log.fails = DLedgerError(ResponseCode.FALL_BEHIND_TOO_MUCH, transferee_id="n1")
-        self.assertExit(self.run_cli("transfer", "n1"), 1, "FALL_BEHIND_TOO_MUCH (417) [transferee_id=n1]")
+        self.assertExit(self.run_cli("transfer", "n1"), 1, "FALL_BEHIND_TOO_MUCH (417): the target",
+                        "[transferee_id=n1]")
 
     def test_unknown(self) -> None:
         """A time-out says nothing about what happened."""
@@ -346,7 +348,7 @@ class CommonTests(CliCase):
     def test_describe(self) -> None:
         """One line; facts that say nothing are left out."""
         error = DLedgerError(ResponseCode.NOT_LEADER, leader_id=None, member_id="n1", reason="")
-        self.assertEqual(describe_error(error), "NOT_LEADER (404) [member_id=n1]")
+        self.assertEqual(describe_error(error), "NOT_LEADER (404): the member does not lead [member_id=n1]")
 
     def test_shown(self) -> None:
         """Printable text as it is, everything else so that it harms no terminal."""

@@ -352,7 +352,6 @@ class RefusalTests(ReaderCase):
         self.refused(ResponseCode.READERS_FULL, "forget some", "take", "r3", holder="p2", share=1)
         self.good("commit", "r3", token=token, index=0)
         self.good("forget", "r2")
-        self.good("forget", "r1")  # (One that was forgotten is remembered.)
         self.good("take", "r9")
 
     def test_the_readers_of_one_owner_are_bounded(self) -> None:

@@ -25,6 +25,7 @@ from dledger.cli.console.failures import Failure, JsonFailures, described_failur
 from dledger.cli.console.signals import interrupted_by_sigterm
 from dledger.client.errors import AppendError, UnknownChange, UnknownOutcome
 from dledger.values.errors import DirectoryError, DLedgerError
+from protocols.wire.code_help import cause_of
 
 if TYPE_CHECKING:
     from dledger.client.values import Entry
@@ -58,12 +59,10 @@ def describe_error(error: DLedgerError) -> str:
     if isinstance(error, DirectoryError):
         return str(error)
     facts = {name: value for name, value in error.facts.items() if value not in (None, "")}
-    reason = facts.pop("reason", None)
+    reason = facts.pop("reason", None) or cause_of(error.code)
     acknowledged = facts.pop("acknowledged", None)
     later = facts.pop("acknowledged_later", 0)
-    line = f"{error.code.name} ({int(error.code)})"
-    if reason is not None:
-        line += f": {reason}"
+    line = f"{error.code.name} ({int(error.code)}): {reason}"
     if facts:
         line += " [" + ", ".join(f"{name}={value}" for name, value in facts.items()) + "]"
     if isinstance(error, AppendError):

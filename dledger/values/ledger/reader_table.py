@@ -5,7 +5,8 @@ one back.
 
 Rule 1: all readers together, and those of one owner, have a bound in bytes. A reader counts as if it had one
 part, so one that is known can always be read by one process; each further part counts besides.
-Rule 2: of the forgotten ones the last are remembered, up to a bound of their own; they count for rule 1.
+Rule 2: of the forgotten ones the last are remembered, up to a bound of their own, which is not part of
+those of rule 1.
 Rule 3: no call here walks through all readers, except to copy them.
 """
 
@@ -18,7 +19,7 @@ from typing import NamedTuple
 
 from protocols.wire.ledger.readers import ReaderState
 
-#: Bytes of all readers, of those of one owner, and of those that were forgotten.
+#: Bytes of all readers that are not forgotten, of those of one owner among them, and of the forgotten ones.
 ALL_BYTES_MAX = 16 * 1024 * 1024
 SHARE_BYTES_MAX = ALL_BYTES_MAX // 2
 FORGOTTEN_BYTES_MAX = 1024 * 1024
@@ -60,8 +61,8 @@ class ReaderTable(Mapping[str, KnownReader]):
     Readers by name, in the order of their last entries.
 
     Invariant: C{_names} and C{_places} have the readers that are not forgotten, in order, C{_forgotten} the
-    others, the oldest first; C{_held} has the bytes of each owner, C{_bytes} those of all, and
-    C{_forgotten_bytes} those of the forgotten ones.
+    others, the oldest first; C{_held} has the bytes of each owner, C{_bytes} those of all, both without the
+    forgotten ones, and C{_forgotten_bytes} those of these.
     """
 
     def __init__(self) -> None:
@@ -107,9 +108,11 @@ class ReaderTable(Mapping[str, KnownReader]):
 
     def room_for(self, state: ReaderState) -> Room:
         """Whether the next state of a reader finds room. One that needs no more than before always does."""
+        if state.is_forgotten:
+            return Room.FREE
         before = self._readers.get(state.name)
         more = more_held = reader_bytes(state)
-        if before is not None:
+        if before is not None and not before.state.is_forgotten:
             more -= reader_bytes(before.state)
             if before.state.owner == state.owner:
                 more_held = more
@@ -144,9 +147,10 @@ class ReaderTable(Mapping[str, KnownReader]):
 
     def _count(self, state: ReaderState, sign: int) -> None:
         cost = sign * reader_bytes(state)
-        self._bytes += cost
         if state.is_forgotten:
             self._forgotten_bytes += cost
+            return
+        self._bytes += cost
         held = self._held.get(state.owner, 0) + cost
         if held:
             self._held[state.owner] = held
