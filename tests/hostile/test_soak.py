@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import json
+import struct
 import subprocess
 import sys
 from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger import Entry
 from dledger.testing.group.checks.history import NEVER, Call
 from tests.processes.members import ROOT
 from tests.slowness import patient
@@ -21,7 +23,9 @@ from tests.soak.judge import (
     summary,
     wrong_numbers,
     wrong_reads,
+    wrong_states,
 )
+from tests.soak.machine import Digests, states_of
 from tests.soak.porcupine import lines_of
 from tests.soak.shim import SIZE, Shim
 from tests.soak.worker import numbered_body
@@ -102,6 +106,27 @@ class JudgeTests(SynchronousTestCase):
             (wrong,) = wrong_reads(lines, programs)
             self.assertIn(words, wrong)
 
+    def test_states(self) -> None:
+        """An answer of a machine that is not the log's is found: an entry left out, twice, or another one."""
+        programs = {2: "a", 3: "b", 5: "c"}
+        states = {index: state.decode() for index, state in states_of({at: b"abc"[n : n + 1] for n, at in
+                                                                       enumerate(programs)})}
+
+        def answer(index: int, state: str) -> Line:
+            return Line("m0", "state", 1, 2, "ok", index, state)
+
+        whole = [answer(-1, "-1:begin"), *(answer(index, state) for index, state in states.items())]
+        self.assertEqual([*wrong_states(whole, programs)], [])
+        for index, state in ((3, states[5]), (4, states[5]), (5, states[3])):
+            (wrong,) = wrong_states([answer(index, state)], programs)
+            self.assertIn(f"after the entry {index} the machine has", wrong)
+        machine = Digests()
+        entries = [Entry(index=index, term=1, pos=0, body=body.encode()) for index, body in programs.items()]
+        self.assertEqual([one.decode() for one in machine.apply(entries)], [*states.values()])
+        other = Digests()
+        other.restore(machine.snapshot())
+        self.assertEqual(other.query(b""), machine.query(b""))
+
     def test_for_porcupine(self) -> None:
         """Positions without what leaders wrote; no call without an effect that could be judged."""
         calls = [
@@ -121,9 +146,14 @@ class JudgeTests(SynchronousTestCase):
         """What is armed is in the file that the library maps, and gone when it is disarmed."""
         path = Path(self.mktemp())
         shim = Shim(Path("lib"), path, Path("ledger"))
-        shim.arm(read_errno=5, bad=(Path("/x/y"), 4096, 8192))
+        shim.arm(read_errno=5, bad=(Path("/x/y"), 4096, 8192), clock_s=-7)
         self.assertTrue(shim.has_bad_block)
         content = path.read_bytes()
+        self.assertEqual(struct.unpack_from("=3q", content, 32), (4096, 8192, -7))
+        with open(path, "r+b") as file:  # as the library does when the block has been written
+            file.seek(40)
+            file.write(bytes(8))
+        self.assertFalse(shim.has_bad_block)
         self.assertEqual((len(content), content[:8]), (SIZE, b"\x01\0\0\0\x05\0\0\0"))
         self.assertIn(b"/x/y\0", content)
         shim.disarm()

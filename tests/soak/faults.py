@@ -13,9 +13,10 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TypeAlias
 
+import dledger
 from protocols.wire.ledger.messages import LeadershipTransferRequest
 from tests.processes.asking import NoAnswer, ask
 from tests.processes.children import Child
@@ -25,10 +26,14 @@ from tests.soak.world import World
 BLOCK = 4096
 #: Seconds within which the scrub must have found a bad block, and a peer given it back.
 MENDED_S = 60.0
+#: Seconds within which a change of the members must be in force.
+CHANGED_S = 60.0
+#: Words for a member that is new.
+_JOIN = ("--set", "join=true")
 _BUSY = "while True: pass"
 _SMALL_FILES = ("currterm", "termvote", "commitmark", "checkpoint")
 #: Faults after which a member may have ended by itself.
-ENDING = frozenset({"failed_sync", "failed_write"})
+ENDING = frozenset({"failed_sync", "failed_write", "failed_rename"})
 
 Fault: TypeAlias = "Callable[[], None]"
 
@@ -47,7 +52,7 @@ class Faults:
         names = [
             "kill_leader", "kill_follower", "kill_all", "kill_storm", "stop_leader", "restart_all",
             "freeze_leader_shortly", "freeze_leader", "freeze_follower", "freeze_two", "hand_over",
-            "new_disk", "busy_machine", "flip_data", "flip_index", "flip_small_file",
+            "new_disk", "busy_machine", "flip_data", "flip_index", "flip_small_file", "leave_and_return",
         ]
         if self._world.network.may_cut:
             names += ["isolate_leader", "isolate_follower", "leader_unheard", "leader_deaf", "cut_one_pair"]
@@ -55,7 +60,8 @@ class Faults:
             names += ["full_disk", "full_leader", "full_everywhere"]
         if self._world.shims:
             names += ["slow_sync", "failed_sync", "failed_write", "failed_reads", "slow_reads", "bad_block",
-                      "no_room_in_place", "no_room_in_place_anywhere", "slow_leader"]
+                      "no_room_in_place", "no_room_in_place_anywhere", "slow_leader", "failed_rename",
+                      "clock_ahead", "clock_back", "clocks_apart"]
         chosen = [name for name in names if not only or name in only.split(",")]
         return {name: getattr(self, f"_{name}") for name in chosen}
 
@@ -135,6 +141,23 @@ class Faults:
         name = self._follower()
         self._world.members[name].kill()
         self._world.wipe(name)
+
+    def _leave_and_return(self) -> None:
+        """A follower leaves the group, and comes back: with an empty directory, or as it was."""
+        name, has_new_disk = self._follower(), self._chance.random() < 0.7
+        member, address = self._world.members[name], self._world.network.addresses[name]
+        with dledger.connect(self._world.peers, timeout=10.0) as log:
+            _insist(log, "remove", name)
+            self._hold(0.5)
+            if has_new_disk:
+                member.kill()
+                self._world.wipe(name)
+                member.command += _JOIN
+                member.start()
+            _insist(log, "add", name, address)
+            _insist(log, "promote", name)
+        if has_new_disk:
+            del member.command[-len(_JOIN):]
 
     def _busy_machine(self) -> None:
         loops = [Child(f"busy {number}", [sys.executable, "-c", _BUSY],
@@ -233,6 +256,26 @@ class Faults:
         with self._armed(self._any(), write_errno=errno.EIO):
             self._hold()
 
+    def _failed_rename(self) -> None:
+        with self._armed(self._any(), rename_errno=errno.EIO):
+            self._hold()
+
+    def _clock_ahead(self) -> None:
+        with self._armed(self._world.leader(), clock_s=self._chance.choice((600, 86_400, 400 * 86_400))):
+            self._hold()
+
+    def _clock_back(self) -> None:
+        with self._armed(self._any(), clock_s=-self._chance.choice((600, 86_400, 400 * 86_400))):
+            self._hold(2.0)
+
+    def _clocks_apart(self) -> None:
+        """No two members agree, and another one leads."""
+        with ExitStack() as armed:
+            for name in self._world.members:
+                armed.enter_context(self._armed(name, clock_s=self._chance.randrange(-3000, 3000)))
+            self._hold()
+            self._kill(self._world.leader())
+
     def _failed_reads(self) -> None:
         """Nothing can be read for a while."""
         with self._armed(self._any(), read_errno=errno.EIO):
@@ -291,6 +334,19 @@ class Faults:
         path = self._world.members[name].ledger_path / self._chance.choice(_SMALL_FILES)
         if path.exists() and path.stat().st_size:
             _flip_bit(path, self._chance.randrange(min(path.stat().st_size, 60) * 8))
+
+
+def _insist(log: dledger.Log, change: str, name: str, address: str = "") -> None:
+    """Ask for a change until it is in force."""
+    deadline = time.monotonic() + patient(CHANGED_S)
+    while True:
+        try:
+            log.change_members(change, name, address)
+            return
+        except dledger.DLedgerError:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(0.2)
 
 
 def _flip_bit(path: object, bit: int) -> None:

@@ -5,6 +5,7 @@ Judges a soak by the calls of its clients and by the logs of its members.
 Appends and reads of single entries are linearizable, see L{dledger.testing.group.checks.history}. The log has
 each number of a producer once, and they are in order, without a gap. A process of the named reader begins
 after all commits that were acknowledged before it asked, and leaves out no entry that nobody has committed.
+Each answer of a state machine is that of the log up to an entry.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import attrs
 from dledger.testing.group.checks.history import NEVER, Call, NotLinearizable, check
 from protocols.wire.ledger.own.own_entries import is_hidden
 from tests.processes.ledgers import LedgerFault, assert_identical, read_records
+from tests.soak.machine import states_of
 from tests.soak.worker import numbered_body
 
 
@@ -69,6 +71,7 @@ def judged(lines: list[Line], ledgers: list[Path]) -> list[str]:
     programs = {index: record.body.decode("latin-1") for index, record in enumerate(records)
                 if not is_hidden(record.channel, record.chain_crc)}
     wrong += wrong_numbers(programs.values(), {one.client for one in lines if one.client.startswith("p")})
+    wrong += wrong_states([one for one in lines if one.kind == "state"], programs)
     wrong += wrong_reads([one for one in lines if one.client.startswith("r")], programs)
     try:
         check(calls_of(lines), lambda index: log[index], len(log) - 1)
@@ -91,6 +94,15 @@ def wrong_numbers(bodies: Iterable[str], producers: Iterable[str]) -> Iterator[s
             return
         if name in following:
             following[name] += 1
+
+
+def wrong_states(lines: Iterable[Line], programs: Mapping[int, str]) -> Iterator[str]:
+    """@param programs: the entries of programs, by index."""
+    states = dict(states_of({index: body.encode("latin-1") for index, body in programs.items()}))
+    for one in lines:
+        wanted = states.get(one.index, b"no state").decode()
+        if one.index >= 0 and one.body != wanted:
+            yield f"{one.client}: after the entry {one.index} the machine has {one.body}, the log {wanted}"
 
 
 def wrong_reads(lines: list[Line], programs: Mapping[int, str]) -> Iterator[str]:

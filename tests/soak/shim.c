@@ -1,5 +1,5 @@
 /*
- * Faults of a disk, for one process: preloaded, it fails or slows down calls on the files of a member's ledger.
+ * Faults of a disk and of a clock, for one process: preloaded, it fails or slows down calls on the files of a member's ledger, and shifts the wall clock.
  *
  * They are the files below DLEDGER_SHIM_UNDER. The file that DLEDGER_SHIM names is mapped; tests.soak.shim writes it, and has the same layout. A bad block
  * cannot be read, and a part of it cannot be written, until the whole of it has been written: so Linux does it.
@@ -14,11 +14,12 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/types.h>
+#include <time.h>
 #include <unistd.h>
 
 struct control {
-    int32_t armed, read_errno, read_us, write_errno, sync_errno, sync_us;
-    int64_t bad_start, bad_end;
+    int32_t armed, read_errno, read_us, write_errno, sync_errno, sync_us, rename_errno;
+    int64_t bad_start, bad_end, clock_s;
     char bad_path[400];
 };
 
@@ -121,3 +122,16 @@ ssize_t write(int fd, const void *data, size_t count) {
     }
 RESERVES(posix_fallocate)
 RESERVES(posix_fallocate64)
+
+int rename(const char *from, const char *to) {
+    REAL("rename", int (*)(const char *, const char *));
+    FAIL_IF(control && under && control->armed && strncmp(to, under, strlen(under)) == 0 ? control->rename_errno : 0);
+    return real(from, to);
+}
+
+int clock_gettime(clockid_t id, struct timespec *at) {
+    REAL("clock_gettime", int (*)(clockid_t, struct timespec *));
+    int failed = real(id, at);
+    if (!failed && id == CLOCK_REALTIME && control && control->armed) at->tv_sec += control->clock_s;
+    return failed;
+}

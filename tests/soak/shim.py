@@ -1,6 +1,7 @@
 # -*- test-case-name: tests.hostile.test_soak -*-
 """
-The faults of a member's disk that need no file system of their own: a library that the member preloads.
+The faults of a member's disk that need no file system of their own, and a wall clock that is wrong: a library
+that the member preloads.
 
 It is built at run time; without a C compiler the soak goes on without these faults.
 """
@@ -14,7 +15,7 @@ import subprocess
 from pathlib import Path
 
 #: As of C{struct control} in shim.c, without its path.
-_FIELDS = struct.Struct("=6iqq")
+_FIELDS = struct.Struct("=7i4xqqq")
 _PATH_BYTES = 400
 SIZE = _FIELDS.size + _PATH_BYTES
 SOURCE = Path(__file__).with_name("shim.c")
@@ -47,17 +48,18 @@ class Shim:
 
     def arm(
         self, *, read_errno: int = 0, read_us: int = 0, write_errno: int = 0, sync_errno: int = 0,
-        sync_us: int = 0, bad: tuple[Path, int, int] | None = None,
+        sync_us: int = 0, rename_errno: int = 0, clock_s: int = 0, bad: tuple[Path, int, int] | None = None,
     ) -> None:
         """
         These faults from now on, and no others.
 
+        @param clock_s: seconds by which the wall clock is ahead.
         @param bad: a file, and the bounds of a block of it that cannot be read until it is written.
         """
         path, start, end = ("", 0, 0) if bad is None else (str(bad[0]), bad[1], bad[2])
         self._map[_FIELDS.size :] = path.encode().ljust(_PATH_BYTES, b"\0")
         self._map[: _FIELDS.size] = _FIELDS.pack(
-            1, read_errno, read_us, write_errno, sync_errno, sync_us, start, end
+            1, read_errno, read_us, write_errno, sync_errno, sync_us, rename_errno, start, end, clock_s
         )
 
     def disarm(self) -> None:
@@ -67,4 +69,4 @@ class Shim:
     @property
     def has_bad_block(self) -> bool:
         """Whether the bad block has not been written yet."""
-        return bool(_FIELDS.unpack(self._map[: _FIELDS.size])[7])
+        return bool(_FIELDS.unpack(self._map[: _FIELDS.size])[8])

@@ -9,6 +9,7 @@ The first letter of its name gives its work:
 
     w   appends unique bodies, and makes linearizable reads
     p   is a producer: it appends the bodies 0, 1, 2, ... by number, each until it is acknowledged
+    m   submits commands to the state machine, and asks it
     r   is one of the processes of the named reader L{READER}: it takes entries, and commits them
 """
 
@@ -62,6 +63,8 @@ class Worker:
             self._append_numbered()
         elif self._name.startswith("r"):
             self._read()
+        elif self._name.startswith("m"):
+            self._command() if self._chance.random() < 0.7 else self._query()
         elif self._known < 0 or self._chance.random() < 0.6:
             self._append()
         else:
@@ -108,6 +111,33 @@ class Worker:
         for at, body in enumerate(bodies):
             self._notify("append", began, "ok", places.index_of(at), body)
         self._number += len(bodies)
+
+    def _command(self) -> None:
+        self._number += 1
+        body = f"{self._name}:{self._number}"
+        began, outcome, index = time.monotonic_ns(), "unknown", -1
+        try:
+            index = int(self._log.submit(body.encode()).partition(b":")[0])
+            outcome = "ok"
+        except AppendFailed:
+            outcome = "failed"
+        except dledger.DLedgerError:
+            pass
+        self._notify("append", began, outcome, index, body)
+        self._known = max(self._known, index)
+
+    def _query(self) -> None:
+        """The answer has all that this program knows."""
+        began = time.monotonic_ns()
+        try:
+            answer = self._log.query(b"").decode()
+        except dledger.DLedgerError:
+            return
+        index = int(answer.partition(":")[0])
+        if index < self._known:
+            self._notify("wrong", began, "wrong", index, f"the machine knew {self._known}")
+        self._notify("state", began, "ok", index, answer)
+        self._known = max(self._known, index)
 
     def _read(self) -> None:
         """Take entries, and commit them in pieces; the last piece is often not committed."""

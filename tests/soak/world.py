@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+from protocols.wire.ledger.machines import QueryRequest, QueryResponse
 from protocols.wire.ledger.messages import MetadataResponse
+from tests.processes.asking import ask
 from tests.processes.children import Child, ChildError, peers_text, wait_until
 from tests.processes.members import ROOT, Member, ended_well
 from tests.slowness import patient
@@ -22,8 +25,9 @@ DISK_MIB = 128
 OPTIONS = {
     "flush_disk_type": "sync", "mapped_file_size_for_entry_data": 1 << 18,
     "mapped_file_size_for_entry_index": 32 * 2048, "scrub_pause_ms": 3000, "scrub_bytes_per_s": 1 << 24,
-    "change_hosts": CLIENTS, "insecure": True,
+    "change_hosts": CLIENTS, "insecure": True, "machine_snapshot_entries": 400, "entry_times_ms": 50,
 }
+MACHINE = ("--machine", "tests.soak.machine:Digests")
 #: Seconds in which the scrub has read all closed files again.
 SCRUBBED_S = 8.0
 #: Seconds within which a group must be in step after a fault.
@@ -46,7 +50,7 @@ class World:
         self.ended: list[str] = []
         library = build_shim(directory)
         for name in IDS:
-            member = Member(name, self.network.addresses, directory / name, options=OPTIONS)
+            member = Member(name, self.network.addresses, directory / name, options=OPTIONS, extra=MACHINE)
             member.directory.mkdir()
             if may_cut:
                 subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "tmpfs",
@@ -58,7 +62,7 @@ class World:
                 member._environment.update(self.shims[name].environment)
             self.members[name] = member
         self.peers = peers_text(self.network.addresses)
-        names = [*(f"w{number}" for number in range(clients)), "p0", "p1", "r0", "r1"]
+        names = [*(f"w{number}" for number in range(clients)), "p0", "p1", "r0", "r1", "m0", "m1"]
         self.histories = [directory / f"{name}.calls" for name in names]
         self.workers = [
             Child(path.stem, [sys.executable, "-m", "tests.soak.worker", self.peers, path.stem, str(seed),
@@ -102,8 +106,31 @@ class World:
                 wrong.append(f"a client ended with {worker.exit_status}: {worker.log_tail(3)}")
         time.sleep(patient(SCRUBBED_S))
         self.wait_in_step("stop")
+        wrong += self._last_states()
         return wrong + [f"{name} ended with {status}" for name, member in self.members.items()
                         if not ended_well(status := member.stop(seconds=30))]
+
+    def _last_states(self) -> list[str]:
+        """Note the answers of all state machines. @return: a sentence if they differ for long."""
+        states: dict[str, str] = {}
+
+        def agree() -> bool:
+            for name, member in self.members.items():
+                answer = ask(member.address, QueryRequest(
+                    group="default", remote_id=name, query=b"", max_age_ms=60_000))
+                result = answer.result if isinstance(answer, QueryResponse) else None
+                states[name] = (result or b"").decode()
+            return len(set(states.values())) == 1
+
+        try:
+            wait_until(agree, seconds=30, what="state machines that agree")
+        except ChildError as error:
+            return [f"{error}: {states}"]
+        now = time.monotonic_ns()
+        lines = [["state", now, now, "ok", int(state.partition(":")[0]), state] for state in states.values()]
+        with open(self.histories[-1], "a") as file:
+            file.writelines(json.dumps(line) + "\n" for line in lines)
+        return []
 
     def close(self) -> None:
         """End everything."""
