@@ -47,7 +47,7 @@ from tests.processes.ledgers import LedgerFault, assert_identical, read_records
 from tests.processes.members import Group, Member, ended_well
 
 ROOT = Path(__file__).resolve().parents[1]
-_SKIPPED = {"build", "dist", "node_modules", "__pycache__", "dledger-data", "demo-data"}
+_SKIPPED = {"build", "dist", "node_modules", "__pycache__", "dledger-data", "dledger-local", "demo-data"}
 _LINES_MAX = 2_000_000
 #: Files of the ledger, preallocated: small ones, so that the demo needs little room.
 FILE_OPTIONS = {"mapped_file_size_for_entry_data": 64 << 20, "mapped_file_size_for_entry_index": 8 << 20}

@@ -369,7 +369,7 @@ LAYERS: tuple[Layer, ...] = (
     Layer(
         name="commands for tools",
         covers=("dledger.cli.tools",),
-        ours=(*LEDGER, "dledger.base.tls", "dledger.cli.console", "dledger.daemons"),
+        ours=(*LEDGER, "dledger.base.tls", "dledger.cli.console", "dledger.daemons", "protocols.wire"),
         third=(*ATTRS, "twisted", "click", "rich"),
         refused=("logging", "asyncio"),
     ),

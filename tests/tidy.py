@@ -35,7 +35,7 @@ DOCUMENTED = ("dledger/*", "protocols/*", "pyspark_dledger/*", "twisted/*", "ben
 #: Never tracked by git, so never checked.
 IGNORED_DIRECTORIES = (
     ".git", ".venv", ".tox", ".jars", ".mypy_cache", ".ruff_cache", ".hypothesis", "__pycache__", "build",
-    "dist", "demo-data", "dledger-data", "_trial_temp*", "*.egg-info", "node_modules",
+    "dist", "demo-data", "dledger-data", "dledger-local", "_trial_temp*", "*.egg-info", "node_modules",
 )
 
 TEXT_SUFFIXES = (

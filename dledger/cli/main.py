@@ -66,6 +66,8 @@ _COMMANDS = (
     ("state", "ledger.state:state", "Begin the state of a group anew: its table of producers and readers."),
     ("readers", "ledger.readers:readers", "Show the named readers of the group, or move or forget one."),
     ("sequence", "ledger.sequence:sequence", "Show the last sequence that the log has of PRODUCER."),
+    ("local", "tools.local:local",
+     "Run a whole group on this machine until Ctrl-C, for trying and for developing."),
     ("certs", "tools.certs:certs",
      "Make an authority in DIRECTORY, or use the one that is there, and certificates for a secured group."),
     ("token", "console.administration:token",
