@@ -129,7 +129,7 @@ class SystemdTests(SynchronousTestCase):
                 self.assertEqual((found.subCommand, found["nodaemon"]), (service, True))
                 self.assertEqual((found["pidfile"], found["logfile"]), ("", None))
                 self.assertEqual(found.subOptions["config"], str(configuration))
-            self.assertEqual(settings["Type"], ["exec"])
+            self.assertEqual((settings["Type"], settings["TimeoutStartSec"]), (["notify"], ["infinity"]))
             self.patch(sys, "stderr", io.StringIO())
             self.assertRaises(SystemExit, accepted, words_of(*settings["ExecStart"], configuration, "--nt"))
 

@@ -46,6 +46,7 @@ class MemberProcess:
         end.
     @ivar boot_id: names this boot of the computer; empty if not known.
     @ivar threads: run what would block the reactor; None: the member makes threads of its own.
+    @ivar serving: called when the member listens.
     @ivar wall_clock: used by retention, house-keeping and events. The local hour is that of
         C{delete_when}.
     """
@@ -56,6 +57,7 @@ class MemberProcess:
     failed: Callable[[str], None]
     boot_id: str = ""
     threads: MemberThreads | None = None
+    serving: Callable[[], None] = lambda: None
     wall_clock: WallClock = system_wall_clock
 
 

@@ -276,6 +276,8 @@ class MemberService(MultiService):
                 self.extras.make_admin(self.node).setServiceParent(self)
             except ValueError as error:
                 self.node.abort(f"cannot start the administration: {error}")
+                return
+        self._process.serving()
 
     def _listen_failed(self, failure: Failure) -> None:
         assert self.node is not None

@@ -42,6 +42,7 @@ from dledger.daemons.settings.options import (
     usage_error,
 )
 from dledger.daemons.settings.rereading import Rereading, prepare_process
+from dledger.daemons.settings.supervisor import Supervisor
 from dledger.daemons.settings.tracing import make_spans
 from dledger.machine.loading import hosting_of, load_factory
 from dledger.machine.state_machine import MachineFactory
@@ -267,6 +268,7 @@ def make_service(options: Options, reactor: Reactor) -> MemberService:
         MemberProcess(
             reactor=reactor, disk=disk, rng=seeded_chance(f"member {options.member.self_id}"),
             failed=end_process(reactor, lambda: exit_with(1)), boot_id=read_boot_id(),
+            serving=Supervisor(reactor).serving,
         ),
         MemberEndpoints(listen=listen),
         MemberExtras(

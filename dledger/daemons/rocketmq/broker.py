@@ -47,6 +47,7 @@ from dledger.daemons.settings.options import (
     with_port,
 )
 from dledger.daemons.settings.rereading import Rereading, prepare_process
+from dledger.daemons.settings.supervisor import Supervisor
 from dledger.daemons.settings.tracing import make_spans
 from dledger.raft_broker.config import member_config
 from dledger.raft_broker.service import RaftBrokerService
@@ -386,7 +387,7 @@ def make_service(options: Options, reactor: Reactor) -> BrokerService | RaftBrok
     )
     process = BrokerProcess(
         reactor=reactor, disk=OsDisk(), rng=seeded_chance(f"broker {broker.broker_name}"), wall_s=time.time,
-        failed=end_process(reactor, lambda: exit_with(1)),
+        failed=end_process(reactor, lambda: exit_with(1)), serving=Supervisor(reactor).serving,
     )
     service: BrokerService | RaftBrokerService
     if broker.raft.enable_dleger_commit_log:

@@ -35,6 +35,7 @@ from dledger.daemons.settings.options import (
     usage_error,
 )
 from dledger.daemons.settings.rereading import Rereading, prepare_process
+from dledger.daemons.settings.supervisor import Supervisor
 from dledger.rocketmq.namesrv.config import NameServerConfig, name_server_from_mapping, name_server_option
 from dledger.rocketmq.namesrv.service import NameServerService
 from dledger.values.option_values import listed, read_properties, settings_of
@@ -157,5 +158,5 @@ def make_service(options: Options, reactor: Reactor) -> NameServerService:
     return NameServerService(
         options.name_server, reactor, listening_endpoint(reactor, options["listen"]), disk=OsDisk(),
         failed=end_process(reactor, lambda: exit_with(1)), wall_s=time.time,
-        make_admin=_admin_maker(options, reactor),
+        make_admin=_admin_maker(options, reactor), serving=Supervisor(reactor).serving,
     )

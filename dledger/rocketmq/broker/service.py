@@ -89,6 +89,7 @@ class BrokerProcess:
     @ivar failed: called with the reason when the broker cannot start or continue; the process should end
         then.
     @ivar threads: for the disk; None: threads of its own.
+    @ivar serving: called when the broker listens.
     @ivar endpoint_of: from C{host:port} to the endpoint of that address; None: resolves host names.
     """
 
@@ -98,6 +99,7 @@ class BrokerProcess:
     wall_s: Callable[[], float]
     failed: Callable[[str], None]
     threads: DiskRunner | None = None
+    serving: Callable[[], None] = lambda: None
     endpoint_of: Callable[[str], IStreamClientEndpoint] | None = None
 
 
@@ -130,6 +132,7 @@ class BrokerService(Service):
         self._reactor = reactor = process.reactor
         self._ports = ports
         self._notify_failed = process.failed
+        self._notify_serving = process.serving
         threads = process.threads or DiskThreads(reactor, name="dledger-broker", most=THREADS)
         self._threads: DiskRunner = threads
         self.around = BrokerSurroundings(
@@ -277,6 +280,7 @@ class BrokerService(Service):
             ha_port="none" if self.config.is_slave else self.config.ha_port,
             offset=broker.store.log.end_offset, path=self.config.store.store_path_root_dir,
         )
+        self._notify_serving()
 
     def _is_usable(self) -> bool:
         return bool(self.running) and not self._has_failed

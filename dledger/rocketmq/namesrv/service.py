@@ -109,10 +109,12 @@ class NameServerService(Service):
         self, config: NameServerConfig, reactor: Reactor, listen: IStreamServerEndpoint, *, disk: Disk,
         failed: Callable[[str], None], wall_s: Callable[[], float], threads: DiskRunner | None = None,
         make_admin: Callable[[NameServerService], IService] | None = None,
+        serving: Callable[[], None] = lambda: None,
     ) -> None:
         """
         @param reactor: its clock should be monotonic.
         @param failed: called with the reason when the server cannot start or continue.
+        @param serving: called when it listens.
         @param make_admin: makes the service of its pages; None: it has none. May raise C{ValueError}.
         @param wall_s: seconds since 1970.
         """
@@ -121,6 +123,7 @@ class NameServerService(Service):
         self._endpoint = listen
         self._disk = disk
         self._notify_failed = failed
+        self._notify_serving = serving
         self._threads = threads or DiskThreads(reactor, name="dledger-namesrv")
         self.routes = RouteTable(config.limits, is_5=config.is_5)
         self.values = KeyValues(
@@ -224,6 +227,7 @@ class NameServerService(Service):
             "with {entries} entries", port=self.port, version=config.answers_as, path=config.kv_config_path,
             entries=self.values.entries,
         )
+        self._notify_serving()
 
     def _tick(self, count: int) -> None:
         is_stalled, was_stalled = count > STALL_TICKS, self._was_stalled
