@@ -349,7 +349,7 @@ LAYERS: tuple[Layer, ...] = (
         covers=("dledger.cli.ledger",),
         ours=(
             "dledger", *LEDGER, "dledger.base", "dledger.client", "dledger.admin", "dledger.cli.console",
-            "dledger.storage.backups.group_setup", *LEDGER_WIRE,
+            "dledger.storage.backups", "dledger.storage.manifests", *LEDGER_WIRE,
         ),
         third=(*ATTRS, "twisted", "click", "rich", "treq"),
         refused=("logging", "asyncio"),

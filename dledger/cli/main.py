@@ -34,6 +34,8 @@ _COMMANDS = (
     ("transfer", "ledger.member:transfer", "Hand leadership over to member TO."),
     ("status", "ledger.status:status", "Show the members of the group."),
     ("health", "ledger.watch:health", "Say of each member whether it serves, and why not."),
+    ("doctor", "ledger.doctor:doctor",
+     "Look at the group, at disks and at backups: what is wrong, what it means, and what mends it."),
     ("cluster", "ledger.watch:cluster", "Show the whole group: roles, indexes, lags, health, versions."),
     ("top", "ledger.watch:top",
      "Show the group again and again, with the entries per second that each member gets."),
