@@ -1,6 +1,7 @@
 # -*- test-case-name: tests.test_packaging -*-
 """The packages, their needs, and the name of the command."""
 
+import os
 import re
 import runpy
 from pathlib import Path
@@ -20,6 +21,27 @@ def version() -> str:
     names = runpy.run_path(str(ROOT / "dledger" / "version.py"))
     commit = names["commit_of"](ROOT)
     return names["VERSION"] + (f"+g{commit[:12]}" if commit else "")
+
+
+#: Where this repository is, as whoever builds a release knows it; empty: not known.
+URL = os.environ.get("DLEDGER_URL", "").rstrip("/")
+
+
+def long_description() -> str:
+    """README, which is read without its files beside it: links to them become absolute, or plain text."""
+    def link(found: re.Match[str]) -> str:
+        bang, text, target = found.groups()
+        if re.match(r"https?:", target):
+            return found[0]
+        return f"{bang}[{text}]({URL}/blob/main/{target})" if URL and not bang else text
+
+    return re.sub(r"(!?)\[([^]]*)\]\(([^)]*)\)", link, (ROOT / "README.md").read_text(encoding="utf-8"))
+
+
+def project_urls() -> dict[str, str]:
+    """Pages about the project; none where its place is not known."""
+    pages = {"Source": "", "Documentation": "/tree/main/docs", "Changes": "/blob/main/NEWS.md"}
+    return {name: URL + path for name, path in pages.items()} if URL else {}
 
 
 #: The drop-in of C{twistd}: one module in somebody else's package, hence no C{__init__.py} beside it.
@@ -80,10 +102,11 @@ setup(
     name="dledger",
     version=version(),
     description="A replicated commit log on Twisted, wire- and file-compatible with Java DLedger 0.3.1.2",
-    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+    long_description=long_description(),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     author="The dledger contributors",
+    project_urls=project_urls(),
     python_requires=">=3.11",
     packages=[
         *find_packages(

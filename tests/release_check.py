@@ -100,6 +100,13 @@ def wrong_files(names: Sequence[str]) -> Iterator[str]:
             yield f"{name}: is installed"
 
 
+def wrong_metadata(text: str) -> Iterator[str]:
+    """Sentences about the metadata of a wheel: links that lead nowhere where the text is read."""
+    for target in re.findall(r"\]\(([^)]*)\)", text):
+        if not target.startswith(("https://", "http://")):
+            yield f"the description has a relative link: {target}"
+
+
 def main(arguments: Sequence[str]) -> int:
     """@return: the exit status."""
     if len(arguments) != 1:
@@ -120,6 +127,8 @@ def main(arguments: Sequence[str]) -> int:
         made = wheel(OUT)
         with ZipFile(made) as file:
             wrong += wrong_files(file.namelist())
+            (metadata,) = (name for name in file.namelist() if name.endswith(".dist-info/METADATA"))
+            wrong += wrong_metadata(file.read(metadata).decode())
         sys.stdout.write(f"{made.relative_to(ROOT)}, {OUT.relative_to(ROOT)}/NEWS.md\n")
     sys.stderr.write("".join(f"{sentence}\n" for sentence in wrong))
     return 1 if wrong else 0
