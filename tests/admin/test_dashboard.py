@@ -27,6 +27,7 @@ from dledger.admin.dashboard.page import dashboard_page
 from dledger.admin.resource import SURVEY_KEPT_S, AdminApp
 from dledger.admin.sites.reports import MemberReport
 from dledger.node.reporting.reports import SeenEvent
+from protocols.wire.ledger.readers import ReaderInfo
 from tests.admin.fakes import MACHINE, FakeNode, picture
 
 NASTY = "<script>alert('x')</script>\"&"
@@ -167,6 +168,17 @@ class PageTests(SynchronousTestCase):
         for words in ("50, 5.0 MiB", "unknown of 3.0 TiB free", "Machine kv</span>", "running, 9 behind",
                       "NOT_LEADER 4", "77 B behind"):
             self.assertIn(words, text)
+
+    def test_readers(self) -> None:
+        """With their lag and their processes; nothing of them where there are none."""
+        self.assertNotIn("readers", self.tables(overview()))
+        readers = (ReaderInfo(name=NASTY, next_index=3, lag=97, holders=("p1", "p2"), lag_bytes=1000),
+                   ReaderInfo(name="b", next_index=100, lag=0, holders=()))
+        page = overview(readers=readers, reader_count=5000)
+        self.assertEqual(self.tables(page)["readers"][1:], [
+            [NASTY, "3", "97", "1,000", "p1, p2"], ["b", "100", "0", "unknown", "nobody"],
+        ])
+        self.assertIn("Named readers (of 5,000)", dashboard_page(page).decode())
 
     def test_events(self) -> None:
         """The newest first; changes of the role besides in a table of their own; both bounded."""

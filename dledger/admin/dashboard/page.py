@@ -48,6 +48,8 @@ def _live(overview: Overview) -> Iterable[Markup]:
     yield _members(overview)
     if overview.status is not None:
         yield _facts(overview.status)
+        if overview.status.readers:
+            yield _readers(overview.status)
     if overview.status is not None or overview.events:
         whose = "this member" if overview.status is not None else "the members"
         yield _events("Changes of role and leader", "elections", reversed(overview.elections))
@@ -106,6 +108,22 @@ def _facts(status: NodeStatus) -> Markup:
     if machine is not None:
         facts.append((f"Machine {machine.name}", f"{machine.state}, {machine.lag:,} behind"))
     return facts_of("This member", facts)
+
+
+_READER_COLUMNS = (
+    ("Reader", False), ("Next entry", True), ("Lag, entries", True), (_LAG_BYTES, True), ("Held by", False),
+)
+
+
+def _readers(status: NodeStatus) -> Markup:
+    """The named readers, those first that are furthest behind."""
+    rows = [
+        (text_cell(one.name), number_cell(one.next_index), number_cell(one.lag, 0),
+         number_cell(one.lag_bytes, 0), text_cell(", ".join(one.holders) or "nobody"))
+        for one in status.readers
+    ]
+    more = f" (of {status.reader_count:,})" if status.reader_count > len(rows) else ""
+    return table_section(f"Named readers{more}", "readers", _READER_COLUMNS, rows)
 
 
 _EVENT_COLUMNS = (("Time, UTC", False), ("Level", False), ("Event", False), ("Facts", False))
