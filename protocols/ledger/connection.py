@@ -39,14 +39,13 @@ from protocols.ledger.interfaces import Dialect, Ticket
 from protocols.turn import Turn
 from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import BodyError, IncompatibleError, LooseError, WireError
-from protocols.wire.fastjson import VALUES_MAX
+from protocols.wire.fastjson import REQUEST_VALUES_MAX, VALUES_MAX
 from protocols.wire.framing import Frame
 from protocols.wire.layout import struct_of
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.bounds import INDEX_MAX, POSITION_MAX, TERM_MAX
 from protocols.wire.ledger.codes import WIRE_VERSION, WIRE_VERSION_MASK, PushType, RequestCode
 from protocols.wire.ledger.java.json_bodies import (
-    REQUEST_VALUES_MAX,
     decode_request,
     decode_response,
     encode_request,

@@ -10,8 +10,9 @@ from protocols.ledger.connection import FRAMES_MAX, PIECE_PRICE, ServerConnectio
 from protocols.ledger.interfaces import Ticket
 from protocols.put_off import SHORT_READ_BYTES, SLICE_BYTES, PutOffReads
 from protocols.turn import READS_S
+from protocols.wire.fastjson import REQUEST_VALUES_MAX
 from protocols.wire.ledger.codes import RequestCode
-from protocols.wire.ledger.java.json_bodies import REQUEST_TOLERANT_BYTES_MAX, REQUEST_VALUES_MAX
+from protocols.wire.ledger.java.json_bodies import REQUEST_TOLERANT_BYTES_MAX
 from protocols.wire.ledger.messages import AppendRequest, PullRequest, Request
 from protocols.wire.remoting import RemotingCommand, encode_command
 from tests.protocols.fakes import ASK, BEAT, native_request, remoting_request, unplug
