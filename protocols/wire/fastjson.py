@@ -42,8 +42,8 @@ TOLERANT_BYTES_MAX = 256 * 1024
 #: About ten values for each entry of a batch: this allows a hundred thousand entries.
 VALUES_MAX = 1 << 20
 
-#: Values in a request of a stranger or a client, at most. It takes milliseconds to read as many.
-REQUEST_VALUES_MAX = 1 << 16
+#: Values in a request of a stranger or a client, at most. Its reader takes some milliseconds for these.
+REQUEST_VALUES_MAX = 1 << 15
 
 #: Bound of names, addresses and similar texts, not of the bodies of entries.
 TEXT_CHARACTERS_MAX = 4096

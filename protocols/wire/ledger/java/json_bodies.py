@@ -71,6 +71,13 @@ from protocols.wire.ledger.messages import (
     VoteResponse,
 )
 
+#: Most bytes of a JSON request, except for those that carry content of clients or entries.
+REQUEST_BYTES_MAX = 64 * 1024
+WITH_CONTENT = frozenset({
+    RequestCode.APPEND, RequestCode.APPEND_IF, RequestCode.APPEND_ONCE, RequestCode.SUBMIT,
+    RequestCode.QUERY, RequestCode.PUSH,
+})
+
 #: Most bytes of a request that is not strict JSON. No Java member or client writes loose JSON.
 REQUEST_TOLERANT_BYTES_MAX = 1024
 
