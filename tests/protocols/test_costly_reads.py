@@ -150,7 +150,7 @@ class CostlyReadTests(ServerTestCase):
         self.assertEqual((len(self.sink.requests), len(self.sink.refused)), (0, 1))
 
     def test_large_request(self) -> None:
-        """Only requests with content of clients, or with entries, may be large: refused before it is parsed."""
+        """Only requests with content of clients, or with entries, may be large; others are not parsed."""
         for kind in RequestCode:
             self.sink.refused.clear()
             self.sink.calls.clear()

@@ -13,7 +13,7 @@ for this rule, unless it answers later: then it asks C{connection.may_answer} wh
 Answers to a code may be large, unless its group says that they are small.
 
 Rule 5: a handler that returns a generator is run in pieces (L{dledger.rocketmq.answering.pieces}). A request
-whose body is longer than its group allows is refused before its handler reads it.
+whose body is longer than its group allows is refused before anything reads it.
 
 Source: NettyRemotingAbstract.processRequestCommand (4.9.8).
 """
@@ -193,10 +193,10 @@ class AnsweringSide(ListeningSide[CommandConnection]):
             connection.answer_not_supported(command)
             return
         try:
-            if self._gate is not None:
-                self._gate.check(connection, command)
             if len(command.body) > BODY_BYTES_MAX:
                 self._check_body(command)
+            if self._gate is not None:
+                self._gate.check(connection, command)
             pieces = handler(connection, command)
             if pieces is not None:
                 self._long.begin(connection, command, pieces)

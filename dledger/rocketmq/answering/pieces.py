@@ -30,7 +30,7 @@ Pieces: TypeAlias = Generator[None, None, _T]
 #: Seconds of work after which a request is large.
 LARGE_S = 0.02
 #: Items of a table in one piece: a thousand texts are quoted in less than half of a millisecond.
-ITEMS = 500
+ITEMS_A_PIECE = 500
 
 
 def whole(pieces: Pieces[_T]) -> _T:

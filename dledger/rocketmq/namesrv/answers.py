@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from dledger.rocketmq.answering.java_json import DataVersion
-from dledger.rocketmq.answering.pieces import ITEMS, Pieces, whole
+from dledger.rocketmq.answering.pieces import ITEMS_A_PIECE, Pieces, whole
 from dledger.rocketmq.namesrv.routes import BrokerGroup, RouteTable, TopicRoute
 
 #: Clients of this version read strict JSON only: V4_9_4.
@@ -64,7 +64,7 @@ class _Writer:
         parts = []
         for number, one in enumerate(items, 1):
             parts.append(text(one))
-            if not number % ITEMS:
+            if not number % ITEMS_A_PIECE:
                 yield
         return ",".join(parts)
 
@@ -141,7 +141,7 @@ def in_order(texts: Iterable[str]) -> Pieces[list[str]]:
     merged = []
     for number, one in enumerate(heapq.merge(*runs), 1):
         merged.append(one)
-        if not number % ITEMS:
+        if not number % ITEMS_A_PIECE:
             yield
     return merged
 

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from dledger.rocketmq.answering.java_json import DataVersion
+from dledger.rocketmq.answering.java_json import LOOSE_BYTES_MAX, DataVersion, read_request
 from dledger.rocketmq.answering.json_pieces import JsonPieces
 from dledger.rocketmq.answering.pieces import Pieces
 from protocols.wire.documents import to_object
@@ -29,7 +29,6 @@ from protocols.wire.errors import BodyError
 from protocols.wire.fastjson import (
     INT_BITS,
     LONG_BITS,
-    REQUEST_VALUES_MAX,
     JsonObject,
     read_object,
     shown,
@@ -47,9 +46,6 @@ FILTER_SERVERS_MAX = 64
 #: Senders with a lower version have the old form of the body: V3_0_11.
 BODY_VERSION = 37
 
-#: Bytes of a body that may be as loose as fastjson allows: the parser of such JSON is slow. RocketMQ writes
-#: registrations in strict JSON.
-LOOSE_BYTES_MAX = 4 * 1024
 #: Bytes that are unpacked at a time, and those of one topic, with its attributes, at most.
 CHUNK_BYTES = 16 * 1024
 PIECE_BYTES_MAX = 64 * 1024
@@ -155,9 +151,7 @@ def read_topic_route(body: bytes) -> dict[str, TopicQueues]:
     """
     if not body:
         return {}
-    listed = read_object(body, values_max=REQUEST_VALUES_MAX, tolerant_bytes_max=LOOSE_BYTES_MAX).get(
-        "queueDatas"
-    )
+    listed = read_request(body).get("queueDatas")
     if listed is None:
         return {}
     if not isinstance(listed, list):

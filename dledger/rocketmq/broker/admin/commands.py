@@ -30,7 +30,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from dledger.base.disk.disk import Disk, DiskSpace
-from dledger.rocketmq.answering.java_json import read_document, wire_json
+from dledger.rocketmq.answering.java_json import read_request, wire_json
 from dledger.rocketmq.answering.refusals import Code, CommandGroup, Fields, Handlers, Refused
 from dledger.rocketmq.broker.admin.ha_info import ha_counters, ha_runtime_info
 from dledger.rocketmq.broker.admin.info import broker_options, log_space, runtime_info
@@ -289,7 +289,7 @@ class AdminCommands(CommandGroup):
     def _put_group(self, connection: CommandConnection, request: RemotingCommand) -> None:
         self._refuse_slave()
         try:
-            document = read_document(request.body)
+            document = read_request(request.body)
         except BodyError as error:
             raise Refused(Code.SYSTEM_ERROR, f"subscription group: {error}") from error
         self._put_groups(connection, request, [_checked_group(document)])
@@ -371,7 +371,7 @@ class AdminCommands(CommandGroup):
 def _listed(body: bytes, name: str) -> list[JsonObject]:
     """The objects of a list in a document. @raise Refused: it is malformed, empty or too long."""
     try:
-        items = read_document(body).get(name)
+        items = read_request(body).get(name)
         if not isinstance(items, list) or not 0 < len(items) <= LIST_MAX:
             raise BodyError(f"{name} is not a list of 1 to {LIST_MAX}")
         return [to_object(item, f"item of {name}") for item in items]
