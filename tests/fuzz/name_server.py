@@ -13,7 +13,7 @@ import random
 import zlib
 
 from dledger.rocketmq.answering.java_json import read_document
-from dledger.rocketmq.answering.pieces import whole
+from dledger.rocketmq.answering.pieces import at_once
 from dledger.rocketmq.answering.refusals import Refused
 from dledger.rocketmq.namesrv.answers import cluster_body, route_body, topics_body
 from dledger.rocketmq.namesrv.registrations import BrokerTopics, read_registration, read_topic_route
@@ -53,7 +53,7 @@ def fuzz_name_server(rng: random.Random) -> None:
         pass
     version = rng.choice((0, 36, 37, 409, 479))
     try:
-        topics = whole(read_registration(
+        topics = at_once(read_registration(
             body, version=version, is_compressed=is_compressed, topics_max=RouteLimits().topics_max
         ))
     except BodyError:
@@ -69,15 +69,16 @@ def _check_tables(topics: BrokerTopics, rng: random.Random) -> None:
         assert not table.live and not table.topics and not table.groups
         return
     assert len(table.topics) <= 3 and set(table.topics) == set(topics.topics)
-    listed = read_document(whole(topics_body(table.topics)))["topicList"]
+    listed = read_document(at_once(topics_body(table.topics)))["topicList"]
     assert sorted(listed) == sorted(table.topics)
-    assert read_document(whole(cluster_body(table, is_5=True)))["clusterAddrTable"] == {"C": ["bk"]}
+    assert read_document(at_once(cluster_body(table, is_5=True)))["clusterAddrTable"] == {"C": ["bk"]}
     for name in table.topics:
         route = table.route(name)
         assert route is not None
-        strict = json.loads(whole(route_body(route, order_conf=name, is_strict=True, is_5=True)))
+        strict = json.loads(at_once(route_body(route, order_conf=name, is_strict=True, is_5=True)))
         assert strict["orderTopicConf"] == name
-        assert read_document(whole(route_body(route, order_conf=name, is_strict=False, is_5=True))) == strict
+        loose = at_once(route_body(route, order_conf=name, is_strict=False, is_5=True))
+        assert read_document(loose) == strict
     table.channel_lost(1)
     assert not table.live and not table.topics and not table.groups and not table.clusters
     assert (table.routes, table.topic_bytes) == (0, 0)

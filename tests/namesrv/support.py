@@ -12,7 +12,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.rocketmq.answering.answering import AnsweringSide
-from dledger.rocketmq.answering.pieces import whole
+from dledger.rocketmq.answering.pieces import at_once
 from dledger.rocketmq.namesrv.changes import ChangeableConfig
 from dledger.rocketmq.namesrv.commands import NameServerCommands
 from dledger.rocketmq.namesrv.config import NameServerConfig, name_server_from_mapping
@@ -58,7 +58,7 @@ class WholeRoutes(RouteTable):
 
     def register(self, *arguments: Any, **options: Any) -> MasterAddresses:
         """See L{RouteTable.registering}."""
-        return whole(self.registering(*arguments, **options))
+        return at_once(self.registering(*arguments, **options))
 
 
 def run_now(call: Callable[[], None]) -> Deferred[None]:

@@ -9,7 +9,7 @@ import zlib
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.rocketmq.answering.java_json import DataVersion
-from dledger.rocketmq.answering.pieces import whole
+from dledger.rocketmq.answering.pieces import at_once
 from dledger.rocketmq.namesrv import registrations
 from dledger.rocketmq.namesrv.registrations import (
     BrokerTopics,
@@ -48,7 +48,7 @@ class ReadTests(SynchronousTestCase):
 
     def read(self, body: bytes, *, version: int = 479, is_compressed: bool = False) -> BrokerTopics:
         """Any form."""
-        return whole(read_registration(
+        return at_once(read_registration(
             body, version=version, is_compressed=is_compressed, topics_max=2
         ))
 

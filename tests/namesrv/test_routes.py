@@ -11,7 +11,7 @@ import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.rocketmq.answering.java_json import DataVersion
-from dledger.rocketmq.answering.pieces import Pieces, whole
+from dledger.rocketmq.answering.pieces import Pieces, at_once
 from dledger.rocketmq.answering.refusals import Refused
 from dledger.rocketmq.namesrv.registrations import BrokerTopics, TopicQueues
 from dledger.rocketmq.namesrv.routes import DROPPED_AT_ONCE, MasterAddresses, Registering, RouteLimits
@@ -293,13 +293,13 @@ class TopicTests(RouteCase):
         self.table.register(header(), BrokerTopics(version=DataVersion(counter=9), topics={
             "B": TopicQueues(read_queue_nums=3),
         }), 1, 0.0)
-        self.assertEqual(whole(self.table.set_writable("bk", False)), 2)
+        self.assertEqual(at_once(self.table.set_writable("bk", False)), 2)
         wiped = self.table.topics["B"]["bk"]
         self.assertEqual((wiped.perm, wiped.read_queue_nums), (4, 3))
         self.assertEqual((self.table.topics["A"]["bk"].perm, self.table.topics["A"]["b2"].perm), (4, 6))
-        self.assertEqual(whole(self.table.set_writable("bk", True)), 2)
+        self.assertEqual(at_once(self.table.set_writable("bk", True)), 2)
         self.assertEqual(self.table.topics["A"]["bk"].perm, 6)
-        self.assertEqual(whole(self.table.set_writable("zz", True)), 0)
+        self.assertEqual(at_once(self.table.set_writable("zz", True)), 0)
 
     def test_delete(self) -> None:
         """Everywhere, or in one cluster."""
@@ -322,11 +322,11 @@ class TopicTests(RouteCase):
 
     def test_lists(self) -> None:
         """By cluster, and by flag."""
-        self.assertEqual(whole(self.table.topics_of_cluster("D")), {"A", "X"})
+        self.assertEqual(at_once(self.table.topics_of_cluster("D")), {"A", "X"})
         self.table.put_topic("U", {"bk": TopicQueues(sys_flag=3)})
         self.table.put_topic("V", {"bk": TopicQueues(sys_flag=2)})
-        self.assertEqual(set(whole(self.table.topics_by_flag(wanted=2))), {"U", "V"})
-        self.assertEqual(set(whole(self.table.topics_by_flag(wanted=2, unwanted=1))), {"V"})
+        self.assertEqual(set(at_once(self.table.topics_by_flag(wanted=2))), {"U", "V"})
+        self.assertEqual(set(at_once(self.table.topics_by_flag(wanted=2, unwanted=1))), {"V"})
 
 
 class LimitTests(SynchronousTestCase):
@@ -367,7 +367,7 @@ class LimitTests(SynchronousTestCase):
 
 
 class PiecesTests(SynchronousTestCase):
-    """Brokers with many topics are registered and forgotten in pieces; what comes in between sees no half."""
+    """Brokers with many topics are registered and forgotten in pieces, between other requests."""
 
     def setUp(self) -> None:
         self.table = WholeRoutes(RouteLimits(topics_max=5000), is_5=True)
@@ -389,7 +389,7 @@ class PiecesTests(SynchronousTestCase):
         pieces = self.begin(*self.names)
         self.assertLess(len(self.table.topics), len(self.names))
         self.assertEqual(self.version(), 0)
-        whole(pieces)
+        at_once(pieces)
         self.assertEqual((len(self.table.topics), self.version()), (len(self.names), 1))
 
     def test_bounds_hold(self) -> None:
@@ -399,7 +399,7 @@ class PiecesTests(SynchronousTestCase):
         more = [f"X{number}" for number in range(5000 - len(self.names) + 1)]
         error = self.assertRaises(Refused, self.table.register, other, body(*more), 2, 0.0)
         self.assertIn("5001 topics", error.remark)
-        whole(pieces)
+        at_once(pieces)
         self.table.register(other, body(*more[1:]), 2, 0.0)
         self.assertEqual(len(self.table.topics), 5000)
 
@@ -407,7 +407,7 @@ class PiecesTests(SynchronousTestCase):
         """The later registration counts: the rest of the earlier one is dropped."""
         pieces = self.begin(*self.names)
         self.table.register(header(), body("T0", "T2999", perm=4, counter=2), 1, 0.0)
-        whole(pieces)
+        at_once(pieces)
         self.assertEqual(self.version(), 2)
         self.assertEqual(self.table.topics["T2999"]["bk"].perm, 4)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 import time
 import tracemalloc
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import attrs
 from twisted.internet.task import Clock
@@ -23,6 +23,8 @@ from tests.protocols.fakes import FakeTransport
 READ_BYTES = 64 * 1024
 #: Turns after which an answer is not waited for any longer.
 TURNS_MAX = 20_000
+#: Turns in which nothing happens, a hundredth of a second each, after which there will be no answer.
+IDLE_MAX = 30
 
 
 class TurnClock(Clock):
@@ -131,7 +133,7 @@ class Meter:
             idle = 0 if was_due or rests else idle + 1
             if idle:
                 reactor.rightNow += 0.01
-                if idle > 300:
+                if idle > IDLE_MAX:
                     break
         is_answered = all(not (one.is_lost or one.unanswered) for one, _ in asked)
         return Cost(
@@ -139,19 +141,32 @@ class Meter:
             sent_bytes=sum(connection.transport.sent_bytes for connection, _ in asked) - sent,
         )
 
-    def measured(self, connections: Sequence[AnsweringConnection], data: bytes, times: int = 3) -> Cost:
-        """The least of some measurements, and the memory of one more."""
-        asked = [(connection, data) for connection in connections]
-        gc.collect()
-        gc.disable()
+    def turns(self, begin: Callable[[], object]) -> Cost:
+        """The turns from one in which C{begin} is called to one in which nothing is due."""
+        seconds, spans = time.thread_time, list[float]()
+        for number in range(TURNS_MAX):
+            began_s = seconds()
+            was_due = self.reactor.turn()
+            if not number:
+                begin()
+            spans.append(seconds() - began_s)
+            if number and not was_due:
+                break
+        return Cost(turn_s=max(spans), all_s=sum(spans), turns=len(spans), sent_bytes=0, is_answered=True)
+
+
+def measured(ask: Callable[[], Cost], times: int = 3) -> Cost:
+    """The least of some measurements, and the memory of one more."""
+    gc.collect()
+    gc.disable()
+    try:
+        best = min((ask() for _ in range(times)), key=lambda one: one.turn_s)
+        tracemalloc.start()
         try:
-            best = min((self.ask(asked) for _ in range(times)), key=lambda one: one.turn_s)
-            tracemalloc.start()
-            try:
-                self.ask(asked)
-                peak = tracemalloc.get_traced_memory()[1]
-            finally:
-                tracemalloc.stop()
+            ask()
+            peak = tracemalloc.get_traced_memory()[1]
         finally:
-            gc.enable()
-        return attrs.evolve(best, peak_bytes=peak)
+            tracemalloc.stop()
+    finally:
+        gc.enable()
+    return attrs.evolve(best, peak_bytes=peak)

@@ -31,7 +31,7 @@ from protocols.wire.fastjson import LONG_BITS, REQUEST_VALUES_MAX, JsonObject, r
 #: The longest document to read: a remoting frame.
 DOCUMENT_BYTES_MAX = 16 * 1024 * 1024
 
-#: Bytes of a request that may be as loose as fastjson allows: the parser of such JSON is slow, and RocketMQ
+#: Bytes of a request that may be as loose as fastjson allows: the parser of loose JSON is slow, and RocketMQ
 #: writes only the routes of topics with bare numbers as keys.
 LOOSE_BYTES_MAX = 4 * 1024
 

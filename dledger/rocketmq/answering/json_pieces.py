@@ -23,7 +23,7 @@ VALUE_BYTES_MAX = 64 * 1024
 MEMBERS, WORDS = 200, 1000
 
 _SPACE = re.compile(r"[ \t\r\n]*")
-_SKIPPED = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]]|[^"{}\[\],]+|,', re.DOTALL)
+_SKIPPED = re.compile(r'"(?:[^"\\]|\\.)*+"|[{}\[\]]|[^"{}\[\],]+|,', re.DOTALL)
 
 
 class JsonPieces:

@@ -6,8 +6,8 @@ piece of at most a millisecond or so.
 Rule 1: the pieces of all such requests take turns with the other reads (L{protocols.turn}), those of clients
 that have cost least first. The further requests of a connection wait until its long one is answered.
 Rule 2: one request at a time may be large: of those that have taken longer than L{LARGE_S} the first one goes
-on to its end, the others wait. So many of them together hold little more memory than one.
-Rule 3: a generator is closed when its connection ends: it gives back what it holds in a C{finally}.
+on to its end, the others wait, and hold little more memory together than one alone.
+Rule 3: a generator is closed when its connection ends; a C{finally} gives back its reservations.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LARGE_S = 0.02
 ITEMS_A_PIECE = 500
 
 
-def whole(pieces: Pieces[_T]) -> _T:
+def at_once(pieces: Pieces[_T]) -> _T:
     """The result of work that need not be done in pieces: at a start, or because it is known to be small."""
     while True:
         try:

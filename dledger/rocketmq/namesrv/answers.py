@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from dledger.rocketmq.answering.java_json import DataVersion
-from dledger.rocketmq.answering.pieces import ITEMS_A_PIECE, Pieces, whole
+from dledger.rocketmq.answering.pieces import ITEMS_A_PIECE, Pieces, at_once
 from dledger.rocketmq.namesrv.routes import BrokerGroup, RouteTable, TopicRoute
 
 #: Clients of this version read strict JSON only: V4_9_4.
@@ -157,7 +157,7 @@ def configuration_body(namespaces: Mapping[str, Mapping[str, str]]) -> bytes:
     """The file of the KV configuration."""
     write = _Writer(is_strict=False, is_5=False)
     tables = ",".join(
-        f"{write.text(name)}:{{{whole(write.items(sorted(table.items()), write.pair))}}}"
+        f"{write.text(name)}:{{{at_once(write.items(sorted(table.items()), write.pair))}}}"
         for name, table in namespaces.items()
     )
     return f'{{"configTable":{{{tables}}}}}'.encode()

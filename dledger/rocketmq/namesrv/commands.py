@@ -26,6 +26,7 @@ from twisted.python.failure import Failure
 
 from dledger.base.serving.folding import Folding
 from dledger.rocketmq.answering.changes import ChangeGate
+from dledger.rocketmq.answering.java_json import read_request
 from dledger.rocketmq.answering.pieces import Pieces
 from dledger.rocketmq.answering.refusals import (
     LONG_MAX,
@@ -68,7 +69,6 @@ from dledger.values.rights import BROKER_URI, named_uri
 from protocols.rocketmq.commands import CommandConnection, hosts_of
 from protocols.wire.checksums import crc32
 from protocols.wire.errors import BodyError
-from protocols.wire.fastjson import read_object
 from protocols.wire.remoting import FRAME_BYTES_MAX, RemotingCommand
 
 #: Requests that change nothing.
@@ -333,7 +333,7 @@ class NameServerCommands(CommandGroup):
     def _data_version(self, connection: CommandConnection, request: RemotingCommand) -> None:
         fields = Fields(request.ext_fields)
         try:
-            version = read_data_version(read_object(request.body) if request.body else None)
+            version = read_data_version(read_request(request.body) if request.body else None)
         except BodyError as error:
             raise Refused(Code.SYSTEM_ERROR, f"the data version: {error}") from None
         changed, known = self._routes.compare(

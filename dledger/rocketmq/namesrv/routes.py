@@ -12,7 +12,7 @@ Rule 2: a registration beyond a bound of L{RouteLimits} is refused, and changes 
 Rule 3: only the master's topics count, and in 5.x those of the smallest id of a group without a master, if
 its brokers send C{enableActingMaster}. Topics are added or changed, never removed, by a registration.
 
-Rule 4: what goes through many topics is done in pieces (L{dledger.rocketmq.answering.pieces}). A broker is in
+Rule 4: work on many topics is done in pieces (L{dledger.rocketmq.answering.pieces}). A broker is in
 the tables as soon as its registration is found to be within the bounds; its topics follow, and its version
 last. Of a broker that is forgotten, L{DROPPED_AT_ONCE} topics go at once, further ones by
 L{RouteTable.drop_some}; no route shows them.
@@ -28,7 +28,7 @@ from itertools import islice
 import attrs
 
 from dledger.rocketmq.answering.java_json import DataVersion
-from dledger.rocketmq.answering.pieces import Pieces, whole
+from dledger.rocketmq.answering.pieces import Pieces, at_once
 from dledger.rocketmq.answering.refusals import Code, Refused
 from dledger.rocketmq.namesrv.registrations import PERM_READ_WRITE, PERM_WRITE, BrokerTopics, TopicQueues
 
@@ -504,7 +504,7 @@ class RouteTable:
     def _put_some(
         self, topics: Iterable[tuple[str, TopicQueues]], broker: str, coming: dict[str, int]
     ) -> None:
-        """@param coming: the part of C{_coming} that is of the topics of this registration."""
+        """@param coming: the part of C{_coming} for the topics of this registration."""
         before = len(self.topics), self.routes, self.topic_bytes
         for name, queues in topics:
             self._put(name, broker, queues)
@@ -556,7 +556,7 @@ class RouteTable:
                 break
             known[broker] = one
         for broker, one in known.items():
-            self._check_topics(whole(self._more_with({topic: one}, broker)))
+            self._check_topics(at_once(self._more_with({topic: one}, broker)))
             self._put(topic, broker, one)
 
     def delete_topic(self, topic: str, cluster: str | None) -> None:

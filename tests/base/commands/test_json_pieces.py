@@ -9,7 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.rocketmq.answering import json_pieces
 from dledger.rocketmq.answering.json_pieces import VALUE_BYTES_MAX, WORDS, JsonPieces
-from dledger.rocketmq.answering.pieces import Pieces, whole
+from dledger.rocketmq.answering.pieces import Pieces, at_once
 from protocols.wire.errors import BodyError
 
 
@@ -36,7 +36,7 @@ class ReadTests(SynchronousTestCase):
         for text in (json.dumps(document), json.dumps(document, ensure_ascii=False, indent=1)):
             for size in range(1, 40):
                 self.patch(json_pieces, "CHUNK_BYTES", size)
-                self.assertEqual(whole(members(text.encode())), json.loads(text), size)
+                self.assertEqual(at_once(members(text.encode())), json.loads(text), size)
 
     def test_skipped(self) -> None:
         """Values that are not wanted may be long, and have bare numbers as keys."""
@@ -45,11 +45,11 @@ class ReadTests(SynchronousTestCase):
         text = f'{{"-a":{loose},"b":1,"-c":{long},"-d":12,"-e":"y","f":2}}'
         for size in (1, 7, 32 * 1024):
             self.patch(json_pieces, "CHUNK_BYTES", size)
-            found = whole(members(text.encode() if size > 1 else text.replace(long, "[]").encode()))
+            found = at_once(members(text.encode() if size > 1 else text.replace(long, "[]").encode()))
             self.assertEqual(found, {"-a": None, "b": 1, "-c": None, "-d": None, "-e": None, "f": 2})
 
     def test_refused(self) -> None:
-        """Whatever is no object of JSON."""
+        """Bytes that are not an object of JSON."""
         for body in (
             b"", b"[]", b"1", b"{", b'{"a"', b'{"a":', b'{"a":1', b'{"a":1,', b'{"a":1,}', b'{,"a":1}',
             b'{a:1}',
@@ -57,12 +57,12 @@ class ReadTests(SynchronousTestCase):
             b'{"-a":[1',
             b'{"a":NaN}', b'{"a":' + b"[" * 30_000, b'{1:2}', b"{}{}",
         ):
-            self.assertRaises(BodyError, whole, members(body))
+            self.assertRaises(BodyError, at_once, members(body))
 
     def test_long_values(self) -> None:
         """A value beyond the bound is refused before more of it is decoded."""
         fits = b'{"a":"' + b"x" * (VALUE_BYTES_MAX - 10) + b'"}'
-        self.assertEqual(len(str(whole(members(fits))["a"])), VALUE_BYTES_MAX - 10)
+        self.assertEqual(len(str(at_once(members(fits))["a"])), VALUE_BYTES_MAX - 10)
         for name in (b"a", b"-a"):
             body = b'{"%s":"' % name + b"x" * (1 << 20)
             self.assertLess(len(list(self.refused(members(body)))), 8)

@@ -54,8 +54,6 @@ CHECK_CLIENT_CONFIG = 46
 #: The most groups with members, and the most members of all groups together.
 GROUPS_MAX = 16_384
 MEMBERS_MAX = 65_536
-#: Groups whose members are entered in one piece of a heartbeat.
-GROUPS = 16
 #: The most topics and tags in the subscriptions of all groups together.
 WANTED_MAX = 1_048_576
 #: Topics of a member whose last expression is remembered.
@@ -356,10 +354,8 @@ class ConsumerCommands(CommandGroup):
                 self._producers.register(
                     connection, said.client_id, name, now_ms, owner, kind=(request.language, request.version)
                 )
-        yield
-        for number, data in enumerate(said.consumers, 1):
-            if not number % GROUPS:
-                yield
+        for data in said.consumers:
+            yield  # (A group's other members are informed of a new one.)
             group = find_group(self._metadata, self._config, data.group, self._wall_ms())
             if group is None:
                 continue  # its pulls are refused
@@ -368,8 +364,6 @@ class ConsumerCommands(CommandGroup):
                 connection, said.client_id, data, now_ms=now_ms, language=request.language,
                 version=request.version, notifies=group.notify_consumer_ids_changed_enable,
             )
-            if len(data.subscriptions) > GROUPS:
-                yield
         connection.answer(request)
 
     def _unregister(self, connection: CommandConnection, request: RemotingCommand) -> None:

@@ -28,7 +28,7 @@ from protocols.wire.rocketmq.message import java_hash
 #: The most tags of a subscription, topics of one group, and groups of one client.
 TAGS_MAX = 1024
 TOPICS_MAX = 1024
-#: Subscriptions that are read in one piece of a heartbeat; one of so many characters more counts as one more.
+#: Subscriptions that are read in one piece of a heartbeat, and characters of one that count as another.
 SUBSCRIPTIONS, EXPRESSION_CHARACTERS = 64, 64
 GROUPS_MAX = 256
 
