@@ -132,6 +132,8 @@ class AdminChannel(HTTPChannel):
     site: AdminSite
     callLater: Callable[..., IDelayedCall]
     transport: ITCPTransport
+    #: Browsers send some twenty; Twisted allows 500, which take a millisecond.
+    maxHeaders = 100
 
     def __init__(self) -> None:
         super().__init__()
