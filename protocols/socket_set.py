@@ -41,6 +41,7 @@ class SocketSet:
     The transports that it took use it as their reactor, as far as they need one once they are connected.
 
     Invariant: C{_events} has what is awaited of each socket. The reactor reads this set while there is one.
+    The epoll stays once it is made: a connection that goes on after a pause must not fail for want of one.
 
     @param turn: a pass is one read of this turn.
     """
@@ -62,6 +63,11 @@ class SocketSet:
         carrier = carrier_of(transport)
         if carrier is None or not (_CAN_POLL and IReactorFDSet.providedBy(carrier.reactor)):
             return
+        if self._epoll is None:
+            try:
+                self._epoll = select.epoll()
+            except OSError:  # no descriptor is left: the reactor itself reads it
+                return
         carrier.stopReading()
         self._reactor = carrier.reactor
         self.callLater = self._reactor.callLater
@@ -107,8 +113,8 @@ class SocketSet:
         wanted = (had | more) & ~less
         if wanted == had:
             return
-        if self._epoll is None:
-            self._epoll = select.epoll()
+        assert self._epoll is not None, "no transport was taken"
+        if not self._events:
             self._reactor.addReader(self)
         if not had:
             self._epoll.register(number, wanted)
@@ -124,8 +130,6 @@ class SocketSet:
         del self._events[number]
         if not self._events:
             self._reactor.removeReader(self)
-            self._epoll.close()
-            self._epoll = None
 
     # -- the reader of the reactor ---------------------------------------------------------------
 
@@ -145,7 +149,7 @@ class SocketSet:
         try:
             self._turn.read(self._pass)
         except Exception:  # the reactor would read no connection any more
-            self.log.failure("the end of a connection failed because of a bug")
+            self.log.failure("a pass over the connections failed because of a bug")
 
     def _pass(self) -> None:
         turn, carriers, unread = self._turn, self._carriers, self._unread

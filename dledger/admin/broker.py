@@ -23,6 +23,7 @@ L{AdminSite <dledger.admin.sites.site.AdminSite>}.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
@@ -334,13 +335,7 @@ class BrokerPages:
     @app.route("/openapi.json", methods=["GET"])
     def openapi(self, request: IRequest) -> bytes:
         """The pages, for programs."""
-        status = status_schema(BrokerStatus, {"is_healthy": bool, "version": str})
-        return json_page(request, 200, service_document("broker", status, {
-            "/live": {200: {}}, "/browse": {200: {}},
-            "/topics": searched_pages(ReportedQueues, finds_all=True),
-            "/messages": searched_pages(ReportedMessages),
-            "/actions": {200: {}}, "/effects": searched_pages(Effects, finds_all=True),
-        }, _PAGES, {**LOG_ACTIONS, **RAFT_ACTIONS}))
+        return send_page(request, 200, _openapi_page())
 
     @app.route("/metrics", methods=["GET"])
     def metrics(self, request: IRequest) -> bytes:
@@ -356,6 +351,17 @@ class BrokerPages:
             return http_error_page(request, error, _PAGES)
         self.log.failure("a page of the administration failed", failure)
         return json_page(request, 500, {"error": "internal error"})
+
+
+@functools.cache
+def _openapi_page() -> bytes:
+    status = status_schema(BrokerStatus, {"is_healthy": bool, "version": str})
+    return encoded(service_document("broker", status, {
+        "/live": {200: {}}, "/browse": {200: {}},
+        "/topics": searched_pages(ReportedQueues, finds_all=True),
+        "/messages": searched_pages(ReportedMessages),
+        "/actions": {200: {}}, "/effects": searched_pages(Effects, finds_all=True),
+    }, _PAGES, {**LOG_ACTIONS, **RAFT_ACTIONS}))
 
 
 def _status_json(status: BrokerStatus) -> JsonObject:

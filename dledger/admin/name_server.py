@@ -17,7 +17,8 @@ L{AdminSite <dledger.admin.sites.site.AdminSite>}.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import functools
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from typing import Protocol
 
 import attrs
@@ -27,6 +28,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from twisted.application.internet import StreamServerEndpointService
 from twisted.internet.endpoints import serverFromString
+from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.iweb import IRequest
@@ -44,9 +46,12 @@ from dledger.admin.sites.pages import (
     METRICS_TYPE,
     OptionalEndpoint,
     PagesAccess,
+    SharedPage,
     config_json,
+    encoded,
     http_error_page,
     json_page,
+    send_page,
 )
 from dledger.base.histogram import Histogram
 from dledger.base.reactor import Reactor
@@ -55,6 +60,10 @@ from dledger.rocketmq.namesrv.status import LiveBrokerStatus, NameServerStatus
 from dledger.values.option_values import Setting
 
 _PREFIX = "dledger_namesrv_"
+
+#: Seconds for which a page with many numbers is sent again, and brokers in one piece of their list.
+KEPT_S = 1.0
+BROKERS = 50
 _PAGES = {
     "/status": "the numbers of this name server",
     "/brokers": "the brokers that live",
@@ -100,7 +109,7 @@ class NameServerSource(Protocol):
     def status(self) -> NameServerStatus:
         """The present state."""
 
-    def brokers(self) -> tuple[LiveBrokerStatus, ...]:
+    def brokers(self) -> Iterator[LiveBrokerStatus]:
         """The brokers that live."""
 
     def requests(self) -> Mapping[int, int]:
@@ -148,15 +157,26 @@ class NameServerCollector(Collector):
         )
 
 
+@functools.cache
+def _openapi_page() -> bytes:
+    status = status_schema(NameServerStatus, {"is_healthy": bool})
+    brokers = object_schema({"brokers": listed_schema(json_schema(LiveBrokerStatus))})
+    return encoded(service_document("name server", status, {"/brokers": {200: brokers}}, _PAGES))
+
+
 class NameServerPages:
     """The pages. C{registry}: their metrics."""
 
     app = Klein()
     log = Logger()
 
-    def __init__(self, server: NameServerSource, settings: Iterable[Setting] = ()) -> None:
-        """@param settings: the options of the name server."""
+    def __init__(
+        self, server: NameServerSource, clock: IReactorTime, settings: Iterable[Setting] = ()
+    ) -> None:
+        """@param clock: the reactor. @param settings: the options of the name server."""
         self._server = server
+        self._brokers = SharedPage(clock, self._make_brokers, kept_s=KEPT_S)
+        self._metrics = SharedPage(clock, self._make_metrics, kept_s=KEPT_S)
         self._settings = settings
         self.registry = CollectorRegistry(auto_describe=False)
         self.registry.register(NameServerCollector(server))
@@ -174,9 +194,17 @@ class NameServerPages:
         return json_page(request, 200, {**attrs.asdict(status), "is_healthy": not status.problem})
 
     @app.route("/brokers", methods=["GET"])
-    def brokers(self, request: IRequest) -> bytes:
+    async def brokers(self, request: IRequest) -> bytes:
         """The brokers that live."""
-        return json_page(request, 200, {"brokers": [attrs.asdict(one) for one in self._server.brokers()]})
+        return send_page(request, 200, await self._brokers.get())
+
+    def _make_brokers(self) -> Generator[None, None, bytes]:
+        parts = []
+        for number, one in enumerate(self._server.brokers(), 1):
+            parts.append(encoded(attrs.asdict(one)).rstrip())
+            if not number % BROKERS:
+                yield
+        return b'{"brokers": [%s]}\n' % b",\n".join(parts)
 
     @app.route("/healthz", methods=["GET"])
     def healthz(self, request: IRequest) -> bytes:
@@ -202,16 +230,17 @@ class NameServerPages:
     @app.route("/openapi.json", methods=["GET"])
     def openapi(self, request: IRequest) -> bytes:
         """The pages, for programs."""
-        status = status_schema(NameServerStatus, {"is_healthy": bool})
-        brokers = object_schema({"brokers": listed_schema(json_schema(LiveBrokerStatus))})
-        return json_page(
-            request, 200, service_document("name server", status, {"/brokers": {200: brokers}}, _PAGES)
-        )
+        return send_page(request, 200, _openapi_page())
 
     @app.route("/metrics", methods=["GET"])
-    def metrics(self, request: IRequest) -> bytes:
+    async def metrics(self, request: IRequest) -> bytes:
         """Metrics for Prometheus."""
+        content = await self._metrics.get()
         request.setHeader(b"content-type", METRICS_TYPE.encode("ascii"))
+        return content
+
+    def _make_metrics(self) -> Generator[None, None, bytes]:
+        yield from ()
         return generate_latest(self.registry)
 
     @app.handle_errors(Exception)
@@ -235,7 +264,7 @@ def make_name_server_pages(
     @param settings: the options of the name server.
     @raise ValueError: the file of tokens is missing, or not sound.
     """
-    resource = NameServerPages(server, settings).app.resource()
+    resource = NameServerPages(server, reactor, settings).app.resource()
     site = (access or PagesAccess()).site(resource, reactor)
     listen = OptionalEndpoint(serverFromString(reactor, loopback_unless_reported(endpoint)))
     return StreamServerEndpointService(listen, site)

@@ -39,14 +39,15 @@ from protocols.ledger.interfaces import Dialect, Ticket
 from protocols.turn import Turn
 from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import BodyError, IncompatibleError, LooseError, WireError
-from protocols.wire.fastjson import VALUES_MAX
+from protocols.wire.fastjson import REQUEST_VALUES_MAX, VALUES_MAX
 from protocols.wire.framing import Frame
 from protocols.wire.layout import struct_of
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.bounds import INDEX_MAX, POSITION_MAX, TERM_MAX
 from protocols.wire.ledger.codes import WIRE_VERSION, WIRE_VERSION_MASK, PushType, RequestCode
 from protocols.wire.ledger.java.json_bodies import (
-    REQUEST_VALUES_MAX,
+    REQUEST_BYTES_MAX,
+    WITH_CONTENT,
     decode_request,
     decode_response,
     encode_request,
@@ -564,6 +565,8 @@ class ServerConnection(AnsweringConnection):
         return _REMOTING_PRICE + request.price
 
     def _decode(self, kind: RequestCode, body: bytes) -> Request:
+        if len(body) > REQUEST_BYTES_MAX and kind not in WITH_CONTENT:
+            raise BodyError(f"the body has {len(body)} bytes, {REQUEST_BYTES_MAX} are allowed")
         values_max = REQUEST_VALUES_MAX if self.peer_id is None else VALUES_MAX
         try:
             return decode_request(kind, body, values_max=values_max, tolerant_bytes_max=0)

@@ -42,6 +42,9 @@ TOLERANT_BYTES_MAX = 256 * 1024
 #: About ten values for each entry of a batch: this allows a hundred thousand entries.
 VALUES_MAX = 1 << 20
 
+#: Values in a request of a stranger or a client, at most. Its reader takes some milliseconds for these.
+REQUEST_VALUES_MAX = 1 << 15
+
 #: Bound of names, addresses and similar texts, not of the bodies of entries.
 TEXT_CHARACTERS_MAX = 4096
 
@@ -113,6 +116,20 @@ def read_object(
     if not isinstance(document, dict):
         raise BodyError(f"body is not a JSON object but {shown(document)}")
     return document
+
+
+def read_value(text: str, at: int) -> tuple[object, int]:
+    """
+    One value in strict JSON.
+
+    @param at: where it begins.
+    @return: the value, and where it ends.
+    @raise BodyError: malformed.
+    """
+    try:
+        return _DECODER.raw_decode(text, at)
+    except (ValueError, ArithmeticError, RecursionError) as error:
+        raise BodyError(f"body is not JSON: {error}") from None
 
 
 def folded(name: str) -> str:

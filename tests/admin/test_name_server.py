@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,13 @@ import attrs
 import treq
 from prometheus_client.parser import text_string_to_metric_families
 from treq.testing import StubTreq
+from twisted.internet.task import Clock
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.admin.name_server import (
+    BROKERS,
+    KEPT_S,
     NAME_SERVER_COUNTERS,
     NAME_SERVER_GAUGES,
     NameServerPages,
@@ -43,6 +47,7 @@ class FakeNameServer:
     def __init__(self) -> None:
         self.picture = picture()
         self.fails = False
+        self.number = 1
 
     def status(self) -> NameServerStatus:
         """As it is."""
@@ -58,11 +63,13 @@ class FakeNameServer:
         """Two quick ones, and a slow one."""
         return Histogram(bounds=(0.001, 0.1), counts=[2, 0, 1], total=0.75)
 
-    def brokers(self) -> tuple[LiveBrokerStatus, ...]:
-        """One."""
-        return (LiveBrokerStatus(
-            cluster="C", names=("bk",), broker_ids=(0,), address="a:1", ha_address="a:2", heard_s=1.5
-        ),)
+    def brokers(self) -> Iterator[LiveBrokerStatus]:
+        """Some."""
+        for number in range(1, self.number + 1):
+            yield LiveBrokerStatus(
+                cluster="C", names=("bk",), broker_ids=(0,), address=f"a:{number}", ha_address="a:2",
+                heard_s=1.5,
+            )
 
 
 class PageTests(SynchronousTestCase):
@@ -70,7 +77,8 @@ class PageTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.server = FakeNameServer()
-        self.treq = StubTreq(NameServerPages(self.server).app.resource())
+        self.clock = Clock()
+        self.treq = StubTreq(NameServerPages(self.server, self.clock).app.resource())
 
     def document(self, path: str, status: int = 200, method: str = "GET") -> Any:
         """The JSON of a page."""
@@ -87,6 +95,23 @@ class PageTests(SynchronousTestCase):
         self.assertEqual(self.document("/healthz"), {"status": "ok"})
         self.server.picture = picture(problem="it stops")
         self.assertEqual(self.document("/healthz", 503)["reason"], "it stops")
+
+    def test_many_brokers(self) -> None:
+        """They are listed in pieces, once for all that ask meanwhile and within a second."""
+        self.server.number = 2 * BROKERS + 1
+        asking = [self.treq.get("http://admin.test/brokers") for _ in range(3)]
+        self.assertNoResult(asking[0])
+        asking.pop(1).cancel()
+        self.clock.pump([0] * 3)
+        self.treq.flush()
+        for one in asking:
+            found = self.successResultOf(treq.json_content(self.successResultOf(one)))
+            self.assertEqual([broker["address"] for broker in found["brokers"]],
+                             [f"a:{number}" for number in range(1, self.server.number + 1)])
+        self.server.number = 0
+        self.assertTrue(self.document("/brokers")["brokers"])
+        self.clock.advance(KEPT_S)
+        self.assertEqual(self.document("/brokers"), {"brokers": []})
 
     def test_errors(self) -> None:
         """No page, no other method, and no details of a failure."""

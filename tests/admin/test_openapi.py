@@ -204,5 +204,5 @@ class ServicesTests(FitsCase):
     def test_name_server(self) -> None:
         """A name server."""
         source = test_name_server.FakeNameServer()
-        document = self.check(NameServerPages(source), test_name_server.picture, source, Clock())
+        document = self.check(NameServerPages(source, Clock()), test_name_server.picture, source, Clock())
         self.assertEqual(document["paths"]["/brokers"]["get"]["summary"], "the brokers that live")

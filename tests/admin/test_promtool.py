@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
+from twisted.internet.task import Clock
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from dledger.admin.broker import BrokerPages
@@ -59,7 +60,7 @@ def _broker(member: Callable[[], Any] | None = None) -> bytes:
 
 
 def _name_server() -> bytes:
-    pages: Any = NameServerPages(FakeNameServer())
+    pages: Any = NameServerPages(FakeNameServer(), Clock())
     registry: CollectorRegistry = pages.registry
     return generate_latest(registry)
 

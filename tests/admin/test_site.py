@@ -15,7 +15,7 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 
 from dledger.admin.sites import site as module
-from dledger.admin.sites.site import ENDED_MAX, PIPELINED_MAX, AdminSite, host_name
+from dledger.admin.sites.site import ENDED_MAX, PIPELINED_MAX, TARGET_BYTES_MAX, AdminSite, host_name
 from dledger.base import descriptors
 
 GET = b"GET /a HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -206,6 +206,22 @@ class PathTests(SiteCase):
             self.assertEqual(self.status(b"GET %b HTTP/1.1\r\nHost: localhost\r\n\r\n" % path), 400)
         self.assertEqual(self.flushLoggedErrors(), [])
         self.assertEqual(self.status(b"GET /%c3%a9 HTTP/1.1\r\nHost: localhost\r\n\r\n"), 404)
+
+
+class TargetTests(SiteCase):
+    """Path and query of a request have a bound."""
+
+    def test_long(self) -> None:
+        """One byte more is refused, without a look at its arguments, and the next request is answered."""
+        for size, status in ((TARGET_BYTES_MAX, b"200"), (TARGET_BYTES_MAX + 1, b"414")):
+            channel, transport = self.connect()
+            target = b"/a?" + b"b" * (size - 3)
+            channel.dataReceived(b"GET " + target + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            self.assertTrue(transport.value().startswith(b"HTTP/1.1 " + status), transport.value()[:99])
+            self.one_turn()
+            transport.clear()
+            channel.dataReceived(GET)
+            self.assertTrue(transport.value().startswith(b"HTTP/1.1 200"), transport.value()[:99])
 
 
 class HostTests(SiteCase):

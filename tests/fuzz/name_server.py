@@ -13,12 +13,14 @@ import random
 import zlib
 
 from dledger.rocketmq.answering.java_json import read_document
+from dledger.rocketmq.answering.pieces import at_once
 from dledger.rocketmq.answering.refusals import Refused
 from dledger.rocketmq.namesrv.answers import cluster_body, route_body, topics_body
 from dledger.rocketmq.namesrv.registrations import BrokerTopics, read_registration, read_topic_route
-from dledger.rocketmq.namesrv.routes import Registering, RouteLimits, RouteTable
+from dledger.rocketmq.namesrv.routes import Registering, RouteLimits
 from protocols.wire.errors import BodyError
 from tests.fuzz.mutation import damaged, damaged_json, loosely
+from tests.namesrv.support import WholeRoutes
 from tests.namesrv.test_registrations import GOLDEN_5, packed
 
 _JSON = (
@@ -51,31 +53,32 @@ def fuzz_name_server(rng: random.Random) -> None:
         pass
     version = rng.choice((0, 36, 37, 409, 479))
     try:
-        topics = read_registration(
+        topics = at_once(read_registration(
             body, version=version, is_compressed=is_compressed, topics_max=RouteLimits().topics_max
-        )
+        ))
     except BodyError:
         return
     _check_tables(topics, rng)
 
 
 def _check_tables(topics: BrokerTopics, rng: random.Random) -> None:
-    table = RouteTable(RouteLimits(topics_max=3, topic_bytes_max=200), is_5=rng.random() < 0.5)
+    table = WholeRoutes(RouteLimits(topics_max=3, topic_bytes_max=200), is_5=rng.random() < 0.5)
     try:
         table.register(_WHO, topics, 1, 0.0)
     except Refused:
         assert not table.live and not table.topics and not table.groups
         return
     assert len(table.topics) <= 3 and set(table.topics) == set(topics.topics)
-    listed = read_document(topics_body(table.topics))["topicList"]
+    listed = read_document(at_once(topics_body(table.topics)))["topicList"]
     assert sorted(listed) == sorted(table.topics)
-    assert read_document(cluster_body(table, is_5=True))["clusterAddrTable"] == {"C": ["bk"]}
+    assert read_document(at_once(cluster_body(table, is_5=True)))["clusterAddrTable"] == {"C": ["bk"]}
     for name in table.topics:
         route = table.route(name)
         assert route is not None
-        strict = json.loads(route_body(route, order_conf=name, is_strict=True, is_5=True))
+        strict = json.loads(at_once(route_body(route, order_conf=name, is_strict=True, is_5=True)))
         assert strict["orderTopicConf"] == name
-        assert read_document(route_body(route, order_conf=name, is_strict=False, is_5=True)) == strict
+        loose = at_once(route_body(route, order_conf=name, is_strict=False, is_5=True))
+        assert read_document(loose) == strict
     table.channel_lost(1)
     assert not table.live and not table.topics and not table.groups and not table.clusters
     assert (table.routes, table.topic_bytes) == (0, 0)

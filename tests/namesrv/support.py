@@ -5,18 +5,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.rocketmq.answering.answering import AnsweringSide
+from dledger.rocketmq.answering.pieces import at_once
 from dledger.rocketmq.namesrv.changes import ChangeableConfig
 from dledger.rocketmq.namesrv.commands import NameServerCommands
 from dledger.rocketmq.namesrv.config import NameServerConfig, name_server_from_mapping
 from dledger.rocketmq.namesrv.key_values import KeyValues
 from dledger.rocketmq.namesrv.registrations import BrokerTopics
-from dledger.rocketmq.namesrv.routes import RouteTable
+from dledger.rocketmq.namesrv.routes import MasterAddresses, RouteTable
 from dledger.testing.world.memory_disk import MemoryDisk
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.remoting import RemotingCommand, encode_command
@@ -49,6 +51,14 @@ def registration_document(topics: BrokerTopics) -> bytes:
             "dataVersion": topics.version.document(), "topicConfigTable": table,
         },
     }, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
+
+
+class WholeRoutes(RouteTable):
+    """A table whose work in pieces is done at once."""
+
+    def register(self, *arguments: Any, **options: Any) -> MasterAddresses:
+        """See L{RouteTable.registering}."""
+        return at_once(self.registering(*arguments, **options))
 
 
 def run_now(call: Callable[[], None]) -> Deferred[None]:

@@ -7,6 +7,7 @@ import json
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.rocketmq.answering.pieces import at_once
 from dledger.rocketmq.namesrv.answers import member_group_body, route_body, topics_body
 from dledger.rocketmq.namesrv.registrations import TopicQueues
 from dledger.rocketmq.namesrv.routes import BrokerGroup, TopicRoute
@@ -19,7 +20,7 @@ class EscapeTests(SynchronousTestCase):
 
     def test_usual(self) -> None:
         """Only control characters and separators of lines are escaped."""
-        self.assertEqual(topics_body([STRANGE]), (
+        self.assertEqual(at_once(topics_body([STRANGE])), (
             '{"topicList":["ü/<(\'\\"\\\\\\u0001\\u007F\\u2028😀é\\u001F&\\t"]}'.encode()
         ))
 
@@ -27,7 +28,7 @@ class EscapeTests(SynchronousTestCase):
         """Everything beyond ASCII is escaped, and the slash."""
         group = BrokerGroup(cluster="C", name=STRANGE, addresses={0: "a"})
         route = TopicRoute(queues={STRANGE: TopicQueues()}, groups=(group,), filter_servers={"a": ("f",)})
-        body = route_body(route, order_conf=None, is_strict=True, is_5=False)
+        body = at_once(route_body(route, order_conf=None, is_strict=True, is_5=False))
         self.assertIn(
             b'"brokerName":"\\u00FC\\/<(\'\\"\\\\\\u0001\\u007F\\u2028\\uD83D\\uDE00\\u00E9\\u001F&\\t"', body
         )
@@ -39,7 +40,7 @@ class EscapeTests(SynchronousTestCase):
         group = BrokerGroup(cluster="C", name="b", addresses={-1: "a"}, zone="z", acting=True)
         route = TopicRoute(queues={"b": TopicQueues()}, groups=(group,), filter_servers={})
         self.assertIn(b'{-1:"a"},"brokerName":"b","cluster":"C","enableActingMaster":true,"zoneName":"z"}',
-                      route_body(route, order_conf=None, is_strict=False, is_5=True))
+                      at_once(route_body(route, order_conf=None, is_strict=False, is_5=True)))
 
     def test_no_members(self) -> None:
         """Fields that the request lacks are not in the answer."""

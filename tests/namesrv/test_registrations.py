@@ -9,6 +9,7 @@ import zlib
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.rocketmq.answering.java_json import DataVersion
+from dledger.rocketmq.answering.pieces import at_once
 from dledger.rocketmq.namesrv import registrations
 from dledger.rocketmq.namesrv.registrations import (
     BrokerTopics,
@@ -47,7 +48,9 @@ class ReadTests(SynchronousTestCase):
 
     def read(self, body: bytes, *, version: int = 479, is_compressed: bool = False) -> BrokerTopics:
         """Any form."""
-        return read_registration(body, version=version, is_compressed=is_compressed, topics_max=2)
+        return at_once(read_registration(
+            body, version=version, is_compressed=is_compressed, topics_max=2
+        ))
 
     def refused(self, body: bytes, *, is_compressed: bool = False) -> str:
         """The reason."""
@@ -130,7 +133,7 @@ class ReadTests(SynchronousTestCase):
             ('{"topicConfigSerializeWrapper":{"topicConfigTable":{"A":{"perm":99999999999}}}}', "range"),
             ('{"topicConfigSerializeWrapper":{"topicConfigTable":{"A":{"topicName":"\\ud800"}}}}', "pair"),
             (f'{{"filterServerList":[{",".join(["1"] * 65)}]}}', "at most 64"),
-            ('{"filterServerList":{}}', "at most 64"), ('{"a"', "colon"), ('{"a":' * 3000, "levels"),
+            ('{"filterServerList":{}}', "at most 64"), ('{"a"', "colon"), ('{"a":' * 700, "levels"),
             ("[]", "object"),
         ):
             self.assertIn(reason, self.refused(text.encode()))

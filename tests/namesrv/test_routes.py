@@ -11,9 +11,11 @@ import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.rocketmq.answering.java_json import DataVersion
+from dledger.rocketmq.answering.pieces import Pieces, at_once
 from dledger.rocketmq.answering.refusals import Refused
 from dledger.rocketmq.namesrv.registrations import BrokerTopics, TopicQueues
-from dledger.rocketmq.namesrv.routes import MasterAddresses, Registering, RouteLimits, RouteTable
+from dledger.rocketmq.namesrv.routes import DROPPED_AT_ONCE, MasterAddresses, Registering, RouteLimits
+from tests.namesrv.support import WholeRoutes
 
 
 def header(**changes: Any) -> Registering:
@@ -35,10 +37,10 @@ class RouteCase(SynchronousTestCase):
     """Tables by the rules of 5.x, and of 4.9."""
 
     def setUp(self) -> None:
-        self.table = RouteTable(RouteLimits(), is_5=True)
-        self.old = RouteTable(RouteLimits(), is_5=False)
+        self.table = WholeRoutes(RouteLimits(), is_5=True)
+        self.old = WholeRoutes(RouteLimits(), is_5=False)
 
-    def check(self, table: RouteTable) -> None:
+    def check(self, table: WholeRoutes) -> None:
         """The tables agree with each other."""
         names = {name for group in table.groups.values() for name in [group.name] if group.addresses}
         self.assertEqual(names, set(table.groups))
@@ -93,7 +95,7 @@ class RegistrationTests(RouteCase):
             self.check(table)
 
     @staticmethod
-    def topics_of(table: RouteTable) -> set[str]:
+    def topics_of(table: WholeRoutes) -> set[str]:
         """Those of bk."""
         return {topic for topic, brokers in table.topics.items() if "bk" in brokers}
 
@@ -213,7 +215,7 @@ class ChangeOfMasterTests(RouteCase):
     the name server hears of it, s:1 is the master in the end.
     """
 
-    def events(self, table: RouteTable, counter: int) -> dict[str, Callable[[], object]]:
+    def events(self, table: WholeRoutes, counter: int) -> dict[str, Callable[[], object]]:
         """What happens, by name. @param counter: version of the topics of s:1, in each role."""
         def survivor(number: int, now_s: float) -> Callable[[], object]:
             asked = header(address="s:1", broker_id=number)
@@ -234,7 +236,7 @@ class ChangeOfMasterTests(RouteCase):
 
     def play(self, *, is_5: bool, order: Sequence[str], counter: int, was_slave: bool) -> None:
         """One order of events, each of them once."""
-        table = RouteTable(RouteLimits(), is_5=is_5)
+        table = WholeRoutes(RouteLimits(), is_5=is_5)
         table.register(header(), body("A", "B"), "of m", 0.0)
         events = self.events(table, counter)
         if was_slave:
@@ -291,13 +293,13 @@ class TopicTests(RouteCase):
         self.table.register(header(), BrokerTopics(version=DataVersion(counter=9), topics={
             "B": TopicQueues(read_queue_nums=3),
         }), 1, 0.0)
-        self.assertEqual(self.table.set_writable("bk", False), 2)
+        self.assertEqual(at_once(self.table.set_writable("bk", False)), 2)
         wiped = self.table.topics["B"]["bk"]
         self.assertEqual((wiped.perm, wiped.read_queue_nums), (4, 3))
         self.assertEqual((self.table.topics["A"]["bk"].perm, self.table.topics["A"]["b2"].perm), (4, 6))
-        self.assertEqual(self.table.set_writable("bk", True), 2)
+        self.assertEqual(at_once(self.table.set_writable("bk", True)), 2)
         self.assertEqual(self.table.topics["A"]["bk"].perm, 6)
-        self.assertEqual(self.table.set_writable("zz", True), 0)
+        self.assertEqual(at_once(self.table.set_writable("zz", True)), 0)
 
     def test_delete(self) -> None:
         """Everywhere, or in one cluster."""
@@ -320,23 +322,23 @@ class TopicTests(RouteCase):
 
     def test_lists(self) -> None:
         """By cluster, and by flag."""
-        self.assertEqual(self.table.topics_of_cluster("D"), {"A", "X"})
+        self.assertEqual(at_once(self.table.topics_of_cluster("D")), {"A", "X"})
         self.table.put_topic("U", {"bk": TopicQueues(sys_flag=3)})
         self.table.put_topic("V", {"bk": TopicQueues(sys_flag=2)})
-        self.assertEqual(set(self.table.topics_by_flag(wanted=2)), {"U", "V"})
-        self.assertEqual(set(self.table.topics_by_flag(wanted=2, unwanted=1)), {"V"})
+        self.assertEqual(set(at_once(self.table.topics_by_flag(wanted=2))), {"U", "V"})
+        self.assertEqual(set(at_once(self.table.topics_by_flag(wanted=2, unwanted=1))), {"V"})
 
 
 class LimitTests(SynchronousTestCase):
     """Every table has a bound; a registration beyond it changes nothing."""
 
-    def table(self, **limits: int) -> RouteTable:
+    def table(self, **limits: int) -> WholeRoutes:
         """One broker with two topics of one byte."""
-        table = RouteTable(RouteLimits(**limits), is_5=True)
+        table = WholeRoutes(RouteLimits(**limits), is_5=True)
         table.register(header(), body("A", "B"), 1, 0.0)
         return table
 
-    def refused(self, table: RouteTable, asked: Registering, topics: BrokerTopics) -> str:
+    def refused(self, table: WholeRoutes, asked: Registering, topics: BrokerTopics) -> str:
         """The reason."""
         before = (dict(table.topics), dict(table.groups), dict(table.live), {**table.clusters})
         error = self.assertRaises(Refused, table.register, asked, topics, 2, 0.0)
@@ -362,3 +364,92 @@ class LimitTests(SynchronousTestCase):
         table = self.table(topics_max=2)
         self.assertRaises(Refused, table.put_topic, "X", {"bk": TopicQueues()})
         table.register(header(), body("A", "B", counter=3), 2, 0.0)
+
+
+class PiecesTests(SynchronousTestCase):
+    """Brokers with many topics are registered and forgotten in pieces, between other requests."""
+
+    def setUp(self) -> None:
+        self.table = WholeRoutes(RouteLimits(topics_max=5000), is_5=True)
+        self.names = [f"T{number}" for number in range(3 * DROPPED_AT_ONCE)]
+
+    def begin(self, *names: str, counter: int = 1) -> Pieces[MasterAddresses]:
+        """A registration, up to its first topics."""
+        pieces = self.table.registering(header(), body(*names, counter=counter), 1, 0.0)
+        while not self.table.routes:
+            next(pieces)
+        return pieces
+
+    def version(self) -> int:
+        """Of the broker."""
+        return self.table.live["C", "m:1"].version.counter
+
+    def test_registered(self) -> None:
+        """Topics come in pieces, and the version last: until then the broker is asked to register again."""
+        pieces = self.begin(*self.names)
+        self.assertLess(len(self.table.topics), len(self.names))
+        self.assertEqual(self.version(), 0)
+        at_once(pieces)
+        self.assertEqual((len(self.table.topics), self.version()), (len(self.names), 1))
+
+    def test_bounds_hold(self) -> None:
+        """Topics that are still coming count."""
+        pieces = self.begin(*self.names)
+        other = header(name="other", address="o:1")
+        more = [f"X{number}" for number in range(5000 - len(self.names) + 1)]
+        error = self.assertRaises(Refused, self.table.register, other, body(*more), 2, 0.0)
+        self.assertIn("5001 topics", error.remark)
+        at_once(pieces)
+        self.table.register(other, body(*more[1:]), 2, 0.0)
+        self.assertEqual(len(self.table.topics), 5000)
+
+    def test_registers_again(self) -> None:
+        """The later registration counts: the rest of the earlier one is dropped."""
+        pieces = self.begin(*self.names)
+        self.table.register(header(), body("T0", "T2999", perm=4, counter=2), 1, 0.0)
+        at_once(pieces)
+        self.assertEqual(self.version(), 2)
+        self.assertEqual(self.table.topics["T2999"]["bk"].perm, 4)
+
+    def test_closed(self) -> None:
+        """A registration whose connection ends leaves nothing that counts."""
+        self.begin(*self.names).close()
+        self.table.channel_lost(1)
+        self.drop()
+        self.table.register(header(), body(*(f"X{number}" for number in range(5000))), 2, 0.0)
+        self.assertEqual(len(self.table.topics), 5000)
+
+    def drop(self) -> None:
+        """Take out all pairs of brokers that were forgotten."""
+        while self.table.is_dropping:
+            self.table.drop_some()
+
+    def test_forgotten(self) -> None:
+        """No route shows its topics from then on; their pairs go in pieces."""
+        self.table.register(header(), body(*self.names), 1, 0.0)
+        self.table.register(header(name="other", address="o:1"), body("T0", "T1"), 2, 0.0)
+        self.table.channel_lost(1)
+        self.assertEqual(self.table.routes, 2)
+        self.assertIsNone(self.table.route("T5"))
+        found = self.table.route("T0")
+        assert found is not None
+        self.assertEqual(list(found.queues), ["other"])
+        self.table.drop_some()
+        self.assertGreater(len(self.table.topics), DROPPED_AT_ONCE)
+        self.drop()
+        self.assertEqual((set(self.table.topics), self.table.topic_bytes), ({"T0", "T1"}, 4))
+
+    def test_comes_back(self) -> None:
+        """A broker that registers again while its old topics go has those that it says, and no other."""
+        self.table.register(header(), body(*self.names), 1, 0.0)
+        for counter in (2, 3):
+            self.table.channel_lost(1)
+            self.table.register(header(), body("T0", "T7", perm=4, counter=counter), 1, 0.0)
+            self.table.drop_some()
+        self.assertIsNone(self.table.route("T2000"))
+        self.assertEqual(self.table.routes, 2)
+        self.table.delete_topic("T2000", None)
+        self.drop()
+        self.assertEqual({name: list(pairs) for name, pairs in self.table.topics.items()},
+                         {"T0": ["bk"], "T7": ["bk"]})
+        self.assertEqual(self.table.topics["T0"]["bk"].perm, 4)

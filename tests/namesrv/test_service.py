@@ -106,7 +106,7 @@ class LifeTests(ServiceCase):
         peer = self.connect(service)
         self.ask(peer, 103, header_of(), topics("A", "B"))
         self.ask(peer, 100, {"namespace": "N", "key": "k", "value": "v"})
-        self.assertEqual((service.status().brokers, service.brokers()[0].broker_ids), (1, (0,)))
+        self.assertEqual((service.status().brokers, next(service.brokers()).broker_ids), (1, (0,)))
         self.stop(service)
         self.assertTrue(peer[0].is_lost)
         again = self.start()

@@ -10,8 +10,9 @@ from protocols.ledger.connection import FRAMES_MAX, PIECE_PRICE, ServerConnectio
 from protocols.ledger.interfaces import Ticket
 from protocols.put_off import SHORT_READ_BYTES, SLICE_BYTES, PutOffReads
 from protocols.turn import READS_S
+from protocols.wire.fastjson import REQUEST_VALUES_MAX
 from protocols.wire.ledger.codes import RequestCode
-from protocols.wire.ledger.java.json_bodies import REQUEST_TOLERANT_BYTES_MAX, REQUEST_VALUES_MAX
+from protocols.wire.ledger.java.json_bodies import REQUEST_BYTES_MAX, REQUEST_TOLERANT_BYTES_MAX, WITH_CONTENT
 from protocols.wire.ledger.messages import AppendRequest, PullRequest, Request
 from protocols.wire.remoting import RemotingCommand, encode_command
 from tests.protocols.fakes import ASK, BEAT, native_request, remoting_request, unplug
@@ -148,10 +149,20 @@ class CostlyReadTests(ServerTestCase):
         self.connection.dataReceived(encode_command(command))
         self.assertEqual((len(self.sink.requests), len(self.sink.refused)), (0, 1))
 
+    def test_large_request(self) -> None:
+        """Only requests with content of clients, or with entries, may be large; others are not parsed."""
+        for kind in RequestCode:
+            self.sink.refused.clear()
+            self.sink.calls.clear()
+            body = b'{"group":"g","x":"' + b"x" * REQUEST_BYTES_MAX + b'"}'
+            self.connection.dataReceived(encode_command(RemotingCommand(code=int(kind), opaque=1, body=body)))
+            reasons = [str(error) for _, error in self.sink.refused]
+            self.assertEqual(any("are allowed" in one for one in reasons), kind not in WITH_CONTENT, kind)
+
     def test_many_values(self) -> None:
         """Only members of the group may send as many as a batch of a leader has."""
         body = b'{"group":"g","x":[' + b"1," * REQUEST_VALUES_MAX + b"1]}"
-        frame = encode_command(RemotingCommand(code=int(RequestCode.METADATA), opaque=1, body=body))
+        frame = encode_command(RemotingCommand(code=int(RequestCode.APPEND), opaque=1, body=body))
         self.connection.dataReceived(frame)
         self.assertEqual((len(self.sink.requests), len(self.sink.refused)), (0, 1))
         self.connection.peer_id = "n1"

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import select
 import socket
 from collections.abc import Callable
 from unittest import SkipTest
@@ -150,6 +152,35 @@ class SocketSetTests(SocketSetCase):
         self.made("c")[2].send(b"hey")
         self.sockets.doRead()
         self.assertIn(("c", b"hey"), self.heard)
+
+    def test_no_descriptor_for_it(self) -> None:
+        """The reactor itself reads a connection for which there is no epoll; the set reads the next ones."""
+
+        def epoll() -> None:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        kept = select.epoll
+        self.patch(socket_set.select, "epoll", epoll)
+        _, transport, theirs = self.made("a")
+        self.assertEqual(self.reactor.getReaders(), [transport])
+        theirs.send(b"hey")
+        transport.doRead()
+        self.assertEqual(self.heard[0], ("a", b"hey"))
+        self.patch(socket_set.select, "epoll", kept)
+        self.made("b")[2].send(b"hey")
+        self.sockets.doRead()
+        self.assertIn(("b", b"hey"), self.heard)
+
+    def test_no_descriptor_after_a_pause(self) -> None:
+        """The only connection pauses, and goes on when no descriptor is left."""
+        _, transport, theirs = self.made("a")
+        transport.pauseProducing()
+        self.assertEqual(self.reactor.getReaders(), [])
+        self.patch(socket_set.select, "epoll", None)
+        transport.resumeProducing()
+        theirs.send(b"hey")
+        self.sockets.doRead()
+        self.assertEqual(self.heard[0], ("a", b"hey"))
 
     def test_a_bug(self) -> None:
         """An exception ends its connection, and is logged; the others are read."""

@@ -108,6 +108,12 @@ def _unit(suites: Sequence[str], *, budget_s: int) -> Stage:
                  read=read_trial if suites else read_total(SUMMARY))
 
 
+def _prices() -> Stage:
+    """What every request costs, with large states; a sample of it is a unit test."""
+    return Stage(name="prices", command=_program("tests.prices", "--scale", "0.1"), budget_s=300,
+                 read=read_check, counts="check")
+
+
 def _simulated(*within_s: int, budget_s: int, joins: bool = False) -> list[Stage]:
     """
     Groups, masters and slaves, and brokers on raft logs.
@@ -181,6 +187,7 @@ def all_stages(suites: Sequence[str] = ()) -> list[Stage]:
         *_damaged(budget_s=120),
         _lanes("processes", budget_s=900),
         _lanes("hostile", budget_s=600),
+        _prices(),
         Stage(name="browser", command=(*TRIAL, "tests.browser"), budget_s=120, read=read_trial_strictly,
               counts="tests"),
         # Without PySpark the test modules cannot be imported, which counts as a failure.

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import cast
 
 import attrs
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.internet.error import CannotListenError
-from twisted.internet.interfaces import IListeningPort, IProtocolFactory, IStreamServerEndpoint
+from twisted.internet.interfaces import IListeningPort, IProtocolFactory, IReactorTime, IStreamServerEndpoint
 from twisted.internet.protocol import ServerFactory
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -62,6 +62,53 @@ def send_page(request: IRequest, status: int, content: bytes) -> bytes:
     request.setHeader(b"content-type", b"application/json; charset=utf-8")
     request.setHeader(b"cache-control", b"no-store")
     return content
+
+
+class SharedPage:
+    """
+    A page that is made in pieces, one a reactor turn: once for all that ask meanwhile, and some time after.
+
+    Invariant: while requests wait, C{_pieces} makes the page.
+    """
+
+    def __init__(
+        self, clock: IReactorTime, make: Callable[[], Generator[None, None, bytes]], *, kept_s: float
+    ) -> None:
+        """@param make: makes it; it yields after a millisecond or so."""
+        self._clock = clock
+        self._make = make
+        self._kept_s = kept_s
+        self._kept: tuple[float, bytes] | None = None
+        self._pieces: Generator[None, None, bytes] | None = None
+        self._waiting: list[Deferred[bytes]] = []
+
+    def get(self) -> Deferred[bytes]:
+        """@return: fires with the page. Cancelling forgets the request."""
+        if self._kept is not None and self._clock.seconds() - self._kept[0] < self._kept_s:
+            return succeed(self._kept[1])
+        waiter: Deferred[bytes] = Deferred(lambda one: self._waiting.remove(one))
+        self._waiting.append(waiter)
+        if self._pieces is None:
+            self._pieces = self._make()
+            self._go_on()
+        return waiter
+
+    def _go_on(self) -> None:
+        assert self._pieces is not None
+        content: bytes | Failure
+        try:
+            next(self._pieces)
+            self._clock.callLater(0, self._go_on)
+            return
+        except StopIteration as ended:
+            content = ended.value
+            self._kept = self._clock.seconds(), ended.value
+        except Exception:
+            content = Failure()
+        self._pieces = None
+        waiting, self._waiting = self._waiting, []
+        for waiter in waiting:
+            waiter.callback(content)
 
 
 @attrs.frozen(kw_only=True)

@@ -41,6 +41,8 @@ from dledger.base.reactor import Reactor
 
 #: Requests of one connection that may wait for the one before.
 PIPELINED_MAX = 4
+#: Bytes of path and query: 16 KiB of arguments take some milliseconds, and many browsers may ask at once.
+TARGET_BYTES_MAX = 2048
 #: Connections that were ended for others, and whose descriptors are open until the next turn.
 ENDED_MAX = 8
 
@@ -61,12 +63,15 @@ class AdminRequest(Request):
     channel: AdminChannel
     #: Of a target in absolute form, as proxies get it; it overrides the Host header (RFC 9112, 3.2.2).
     _authority: bytes | None = None
+    _target_bytes = 0
 
     def requestReceived(self, command: bytes, path: bytes, version: bytes) -> None:
         absolute = _ABSOLUTE.match(path)
         if absolute is not None:
             self._authority, rest = absolute.groups()
             path = rest if rest.startswith(b"/") else b"/" + rest
+        if len(path) > TARGET_BYTES_MAX:  # its arguments are not even read
+            self._target_bytes, path = len(path), b"/"
         super().requestReceived(command, path, version)
 
     def gotLength(self, length: int | None) -> None:
@@ -91,6 +96,11 @@ class AdminRequest(Request):
                 "error": "the Host header names another server",
                 "host": host[:256],
                 "allowed": "IP addresses, localhost, names of members, and the names in admin_hosts",
+            })
+            return
+        if self._target_bytes:
+            self._refuse(414, {
+                "error": f"the target has {self._target_bytes} bytes, {TARGET_BYTES_MAX} are allowed",
             })
             return
         if not _is_text(self.path):
@@ -122,6 +132,8 @@ class AdminChannel(HTTPChannel):
     site: AdminSite
     callLater: Callable[..., IDelayedCall]
     transport: ITCPTransport
+    #: Browsers send some twenty; Twisted allows 500, which take a millisecond.
+    maxHeaders = 100
 
     def __init__(self) -> None:
         super().__init__()

@@ -18,6 +18,10 @@ from dledger.values.errors import DLedgerError
 _R = TypeVar("_R")
 
 
+#: Most bodies that a frame may have: of those of a broker, which takes fewer than a member.
+FRAME_COUNT_MAX = 2048
+
+
 @attrs.frozen(kw_only=True)
 class SendLimits:
     """
@@ -34,7 +38,7 @@ class SendLimits:
     pending_bytes_max: int = 64 * 1024 * 1024
     when_full: str = attrs.field(default="fail", validator=attrs.validators.in_(("fail", "wait")))
     waiting_calls_max: int = 1_000
-    frame_count_max: int = 512
+    frame_count_max: int = attrs.field(default=512, validator=attrs.validators.le(FRAME_COUNT_MAX))
     frame_bytes_max: int = 128 * 1024
     frames_in_flight_max: int = 8
 

@@ -12,6 +12,9 @@ room for an answer that may be large. The connection counts what is written to i
 for this rule, unless it answers later: then it asks C{connection.may_answer} when it makes a large answer.
 Answers to a code may be large, unless its group says that they are small.
 
+Rule 5: a handler that returns a generator is run in pieces (L{dledger.rocketmq.answering.pieces}). A request
+whose body is longer than its group allows is refused before anything reads it.
+
 Source: NettyRemotingAbstract.processRequestCommand (4.9.8).
 """
 
@@ -26,7 +29,15 @@ from twisted.python.failure import Failure
 
 from dledger.base.serving.client_places import SHARE_PERCENT
 from dledger.base.serving.listening import ListeningSide
-from dledger.rocketmq.answering.refusals import Code, CommandGroup, Handler, RefusalCounts, Refused
+from dledger.rocketmq.answering.pieces import LongRequests
+from dledger.rocketmq.answering.refusals import (
+    BODY_BYTES_MAX,
+    Code,
+    CommandGroup,
+    Handler,
+    RefusalCounts,
+    Refused,
+)
 from protocols.budgets import Budgets
 from protocols.rocketmq.commands import CommandConnection
 from protocols.turn import Turn
@@ -56,7 +67,7 @@ class AnsweringSide(ListeningSide[CommandConnection]):
     A L{protocols.rocketmq.commands.CommandSink} for the connections that it makes.
 
     Invariant: while requests of a connection wait, its reads are held; the requests are in a call of the
-    turn, or, until there is room for their answers, in C{unread}.
+    turn, or, until there is room for their answers, in C{unread}, or, while it has a long one, in C{_after}.
 
     Implements L{protocols.rocketmq.commands.CommandSink}.
 
@@ -92,6 +103,11 @@ class AnsweringSide(ListeningSide[CommandConnection]):
             twice = sorted(handlers.keys() & self.handlers_by_code.keys())
             assert not twice, f"codes {twice} have handlers already"
             self.handlers_by_code.update(handlers)
+        self._bodies_max: dict[int, int] = {}
+        for group in groups:
+            self._bodies_max.update(group.body_bytes_max)
+        self._long = LongRequests(turn, ended=self._long_ended, failed=self._refuse)
+        self._after: dict[CommandConnection, deque[RemotingCommand]] = {}
         self._failed_codes: set[tuple[int, str]] = set()
         self.unread: dict[CommandConnection, deque[RemotingCommand]] = {}
         self.wire_errors = 0
@@ -123,7 +139,20 @@ class AnsweringSide(ListeningSide[CommandConnection]):
                     self._wait(connection, commands)
                 return
             self._next(connection, commands)
+            if connection in self._long:
+                self._pass_over(connection, commands)
+                connection.put_off.hold()
+                self._after[connection] = commands
+                return
             is_over = self._turn.is_over
+
+    def _long_ended(self, connection: CommandConnection) -> None:
+        """The long request of a connection is answered: go on with those after it."""
+        commands = self._after.pop(connection)
+        if commands:
+            self._wait(connection, commands)
+        else:
+            connection.put_off.release()
 
     def _may_handle(self, connection: CommandConnection, command: RemotingCommand) -> bool:
         """Whether there is room for the answer to a request; those to unknown codes are small."""
@@ -151,7 +180,7 @@ class AnsweringSide(ListeningSide[CommandConnection]):
             self.unread[connection] = commands
             return
         connection.spent_s += self._turn.read(lambda _: self._go_on(connection, commands), b"")
-        if not (commands or connection.is_lost):
+        if not (commands or connection.is_lost or connection in self._long):
             connection.put_off.release()
 
     def _handle(self, connection: CommandConnection, command: RemotingCommand) -> None:
@@ -164,11 +193,23 @@ class AnsweringSide(ListeningSide[CommandConnection]):
             connection.answer_not_supported(command)
             return
         try:
+            if len(command.body) > BODY_BYTES_MAX:
+                self._check_body(command)
             if self._gate is not None:
                 self._gate.check(connection, command)
-            handler(connection, command)
+            pieces = handler(connection, command)
+            if pieces is not None:
+                self._long.begin(connection, command, pieces)
         except Exception as error:
             self._refuse(connection, command, error)
+
+    def _check_body(self, command: RemotingCommand) -> None:
+        most = self._bodies_max.get(command.code, BODY_BYTES_MAX)
+        if len(command.body) > most:
+            raise Refused(
+                Code.SYSTEM_ERROR,
+                f"the body of request {command.code} has {len(command.body)} bytes, {most} are allowed",
+            )
 
     def _refuse(self, connection: CommandConnection, command: RemotingCommand, error: Exception) -> None:
         if isinstance(error, Refused):
@@ -212,5 +253,7 @@ class AnsweringSide(ListeningSide[CommandConnection]):
     def connection_lost(self, connection: CommandConnection, reason: str) -> None:
         super().connection_lost(connection, reason)
         self.unread.pop(connection, None)
+        self._after.pop(connection, None)
+        self._long.lost(connection)
         for group in self._groups:
             group.connection_lost(connection)

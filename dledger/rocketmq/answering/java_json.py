@@ -16,18 +16,24 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
+from itertools import islice
 from math import isfinite
 
 import attrs
 
+from dledger.rocketmq.answering.pieces import ITEMS_A_PIECE, Pieces
 from protocols.wire.documents import to_object
 from protocols.wire.errors import BodyError
-from protocols.wire.fastjson import LONG_BITS, JsonObject, read_object, shown, to_int
+from protocols.wire.fastjson import LONG_BITS, REQUEST_VALUES_MAX, JsonObject, read_object, shown, to_int
 
 #: The longest document to read: a remoting frame.
 DOCUMENT_BYTES_MAX = 16 * 1024 * 1024
+
+#: Bytes of a request that may be as loose as fastjson allows: the parser of loose JSON is slow, and RocketMQ
+#: writes only the routes of topics with bare numbers as keys.
+LOOSE_BYTES_MAX = 4 * 1024
 
 _BARE_KEY = re.compile(rb'("(?:[^"\\]|\\.)*")|([{,]\s*)(-?[0-9]{1,19})(?=\s*:)')
 
@@ -45,7 +51,22 @@ def read_document(data: bytes) -> JsonObject:
     """
     if len(data) > DOCUMENT_BYTES_MAX:
         raise BodyError(f"document of {len(data)} bytes; {DOCUMENT_BYTES_MAX} are allowed")
-    document = read_object(_BARE_KEY.sub(_quoted, data))
+    return _storable(read_object(_BARE_KEY.sub(_quoted, data)), data)
+
+
+def read_request(body: bytes) -> JsonObject:
+    """
+    The JSON object of a request, which anybody may send: as L{read_document}, with a bound of its values, and
+    strict unless it is short.
+
+    @raise BodyError: malformed, or beyond a bound.
+    """
+    return _storable(read_object(
+        body, values_max=REQUEST_VALUES_MAX, tolerant_bytes_max=LOOSE_BYTES_MAX
+    ), body)
+
+
+def _storable(document: JsonObject, data: bytes) -> JsonObject:
     if _SURROGATE.search(data) is not None:
         try:
             wire_json(document)
@@ -60,12 +81,36 @@ def _quoted(match: re.Match[bytes]) -> bytes:
     return text if text is not None else match[2] + b'"' + match[3] + b'"'
 
 
-def wire_json(document: Mapping[str, object]) -> bytes:
+def wire_json(document: Mapping[str, object] | list[object]) -> bytes:
     """Strict JSON without blanks; integer keys are quoted."""
     text = json.dumps(
         document, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_fraction
     )
     return text.encode("utf-8")
+
+
+def wire_items(items: Iterable[object], count: int = ITEMS_A_PIECE // 4) -> Pieces[bytes]:
+    """
+    The items of an array, without its brackets; in pieces.
+
+    @param count: items in one piece.
+    """
+    parts = []
+    coming = iter(items)
+    while some := list(islice(coming, count)):
+        parts.append(wire_json(some)[1:-1])
+        yield
+    return b",".join(parts)
+
+
+def wire_members(members: Mapping[str, object], count: int = ITEMS_A_PIECE // 4) -> Pieces[bytes]:
+    """The members of an object, as they are now, without its braces; in pieces. See L{wire_items}."""
+    parts = []
+    coming = iter(list(members.items()))
+    while some := dict(islice(coming, count)):
+        parts.append(wire_json(some)[1:-1])
+        yield
+    return b",".join(parts)
 
 
 def _fraction(value: object) -> object:

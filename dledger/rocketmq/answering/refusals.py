@@ -10,7 +10,7 @@ Source: ResponseCode.java (RocketMQ), RemotingCommand.decodeCommandCustomHeader 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from enum import IntEnum
 from typing import ClassVar
 
@@ -21,7 +21,7 @@ from protocols.wire.fastjson import shown
 from protocols.wire.remoting import RemotingCommand
 
 #: Answers one request exactly once, now or later, or raises L{Refused}.
-Handler = Callable[[CommandConnection, RemotingCommand], None]
+Handler = Callable[[CommandConnection, RemotingCommand], Generator[None, None, None] | None]
 Handlers = Mapping[int, Handler]
 
 #: Pairs of request code and answer that are counted apart.
@@ -31,15 +31,22 @@ INT_MIN, INT_MAX = -(2**31), 2**31 - 1
 LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
 
 
+#: Bytes of the body of a request, unless its group allows more: the largest heartbeats and lists of queues
+#: of RocketMQ's clients have some hundred kilobytes.
+BODY_BYTES_MAX = 256 * 1024
+
+
 class CommandGroup:
     """
     Base of the groups; a group with state of connections overrides more than L{handlers}.
 
     @cvar small_codes: those of its codes whose answers have few kilobytes, however much is stored: they are
         made even when other connections do not read theirs.
+    @cvar body_bytes_max: by request code, where it is more than L{BODY_BYTES_MAX}.
     """
 
     small_codes: ClassVar[frozenset[int]] = frozenset()
+    body_bytes_max: ClassVar[Mapping[int, int]] = {}
 
     def handlers(self) -> Handlers:
         """By request code."""

@@ -24,7 +24,9 @@ from dledger.rocketmq.answering.java_json import (
     read_document,
     to_long,
     wire_json,
+    wire_members,
 )
+from dledger.rocketmq.answering.pieces import Pieces
 from protocols.wire.documents import to_object
 from protocols.wire.errors import BodyError
 from protocols.wire.fastjson import INT_BITS, JsonObject, shown, to_int
@@ -72,13 +74,11 @@ class _Offsets:
         more = {name: value for name, value in self._more().items() if value}
         return file_json({**head, **self._rest, **more, "offsetTable": self._document()})
 
-    def wire_bytes(self) -> bytes:
-        """See L{Table.wire_bytes}; always with a version, since a slave of 5.x fails without."""
+    def wire_pieces(self) -> Pieces[bytes]:
+        """See L{Table.wire_pieces}; always with a version, since a slave of 5.x fails without."""
         version = self.version or DataVersion()
-        return wire_json({
-            "dataVersion": version.wire_document(), **self._rest, **self._more(),
-            "offsetTable": self._document(),
-        })
+        head = wire_json({"dataVersion": version.wire_document(), **self._rest, **self._more()})
+        return head[:-1] + b',"offsetTable":{' + (yield from wire_members(self._document())) + b"}}"
 
     def names(self) -> list[str]:
         return [str(name) for name in self._document()]
@@ -210,13 +210,18 @@ class ConsumerOffsets(_Offsets):
 
     def topics_of(self, group: str) -> list[str]:
         """Topics in which the group has committed."""
-        self._renew_all()
-        return [key.rpartition("@")[0] for key in self._table if key.rpartition("@")[2] == group]
+        end = "@" + group
+        topics = [key[: -len(end)] for key in self._table if key.endswith(end)] if "@" not in group else []
+        for topic in topics:
+            self._renew(topic)
+        return [topic for topic in topics if topic + end in self._table]
 
     def groups_of(self, topic: str) -> list[str]:
         """Groups that have committed in the topic."""
         self._renew(topic)
-        return [key.rpartition("@")[2] for key in self._table if key.rpartition("@")[0] == topic]
+        begin = topic + "@"
+        groups = [key[len(begin) :] for key in self._table if key.startswith(begin)]
+        return [group for group in groups if "@" not in group]
 
     def delete_topic(self, topic: str, now_ms: int) -> None:
         """Delete the offsets of a topic."""

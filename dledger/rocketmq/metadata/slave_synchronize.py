@@ -37,6 +37,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from dledger.base.threads import RunInThread
+from dledger.rocketmq.answering.pieces import Pieces
 from dledger.rocketmq.metadata.files import Metadata
 from dledger.rocketmq.metadata.tables import ConfigTable, Table
 from dledger.values.errors import DLedgerError, StoreError
@@ -87,9 +88,11 @@ def table_of(metadata: Metadata, code: int) -> Table | None:
     return tables.get(code)
 
 
-def metadata_answer(metadata: Metadata, code: int, *, is_whole: bool = False) -> bytes | None:
+def metadata_answer(
+    metadata: Metadata, code: int, *, is_whole: bool = False
+) -> Pieces[bytes | None]:
     """
-    Body of the answer to a slave's request, for any of the broker's ports.
+    Body, made in pieces, of the answer to a slave's request, for any of the broker's ports.
 
     A slave that requests a page (after 5.3.3) gets the whole table: without a total in the header it takes
     the answer as complete.
@@ -98,9 +101,9 @@ def metadata_answer(metadata: Metadata, code: int, *, is_whole: bool = False) ->
     @return: None if C{code} is none of L{ITEMS}.
     """
     if is_whole and code == GET_ALL_TOPIC_CONFIG:
-        return metadata.topics.wire_bytes(is_whole=True)
+        return (yield from metadata.topics.wire_pieces(is_whole=True))
     table = table_of(metadata, code)
-    return None if table is None else table.wire_bytes()
+    return None if table is None else (yield from table.wire_pieces())
 
 
 class MasterAsker(Protocol):

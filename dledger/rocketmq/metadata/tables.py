@@ -31,7 +31,9 @@ from dledger.rocketmq.answering.java_json import (
     file_text,
     read_document,
     wire_json,
+    wire_members,
 )
+from dledger.rocketmq.answering.pieces import Pieces
 from protocols.wire.documents import to_object
 from protocols.wire.errors import BodyError
 from protocols.wire.fastjson import INT_BITS, JsonObject, shown, to_int
@@ -45,6 +47,9 @@ SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 RETRY_PREFIX = "%RETRY%"
 
 _Entry = TypeVar("_Entry", bound="_Config")
+
+#: Entries that are written in one piece of an answer.
+_ENTRIES = 64
 
 
 _FIELD_NAMES: dict[type[attrs.AttrsInstance], dict[str, str]] = {}
@@ -174,8 +179,8 @@ class FileTable(Protocol):
 class Table(FileTable, Protocol):
     """A table that slaves copy."""
 
-    def wire_bytes(self) -> bytes:
-        """Body of the answer to a slave."""
+    def wire_pieces(self) -> Pieces[bytes]:
+        """Body of the answer to a slave, made in pieces: changes meanwhile come with the next version."""
 
     def adopt(self, data: bytes, keep: Set[str] = frozenset()) -> bool:
         """
@@ -316,14 +321,27 @@ class ConfigTable(Generic[_Entry]):
             name: entry.document() if is_whole else {**entry.document(), "attributes": {}}
             for name, entry in self.entries.items()
         }
-        return {"dataVersion": self.version.wire_document(), self._table_key: table}
+        return {"dataVersion": self.version.wire_document(), self._table_key: table, **self._beside()}
 
-    def wire_bytes(self, *, is_whole: bool = False) -> bytes:
-        """See L{Table.wire_bytes}. Kept for a version: thousands of topics take a tenth of a second."""
-        kept = self._wire.get(is_whole)
-        if kept is None or kept[0] is not self.version:
-            kept = self._wire[is_whole] = self.version, wire_json(self.wire_document(is_whole=is_whole))
-        return kept[1]
+    def _beside(self) -> JsonObject:
+        """What the document for a slave has besides version and table."""
+        return {}
+
+    def wire_pieces(self, *, is_whole: bool = False) -> Pieces[bytes]:
+        """See L{Table.wire_pieces}. Kept for a version: thousands of topics take a tenth of a second."""
+        version, kept = self.version, self._wire.get(is_whole)
+        if kept is not None and kept[0] is version:
+            return kept[1]
+        head = wire_json({"dataVersion": version.wire_document(), **self._beside()})
+        parts = []
+        for number, (name, entry) in enumerate(list(self.entries.items()), 1):
+            document = entry.document() if is_whole else {**entry.document(), "attributes": {}}
+            parts.append(wire_json({name: document})[1:-1])
+            if not number % _ENTRIES:
+                yield
+        body = head[:-1] + b',"%s":{%s}}' % (self._table_key.encode(), b",".join(parts))
+        self._wire[is_whole] = version, body
+        return body
 
     def _parse(self, data: bytes) -> tuple[DataVersion, dict[str, _Entry], JsonObject]:
         document = read_document(data)
@@ -407,10 +425,9 @@ class Topics(ConfigTable[TopicConfig]):
         self.put(made, now_ms)
         return made
 
-    def wire_document(self, *, is_whole: bool = False) -> JsonObject:
-        """See L{ConfigTable.wire_document}; with the empty tables of static topics that 5.x looks for."""
+    def _beside(self) -> JsonObject:
+        """The empty tables of static topics that 5.x looks for."""
         return {
-            **super().wire_document(is_whole=is_whole),
             "mappingDataVersion": DataVersion().document(),
             "topicQueueMappingDetailMap": {},
             "topicQueueMappingInfoMap": {},
@@ -433,10 +450,9 @@ class Groups(ConfigTable[GroupConfig]):
             self.put(found, now_ms)
         return found
 
-    def wire_document(self, *, is_whole: bool = False) -> JsonObject:
-        """See L{ConfigTable.wire_document}; with the groups' forbidden topics of 5.x, uninterpreted."""
-        forbidden = self._rest.get("forbiddenTable", {})
-        return {**super().wire_document(is_whole=is_whole), "forbiddenTable": forbidden}
+    def _beside(self) -> JsonObject:
+        """The groups' forbidden topics of 5.x, uninterpreted."""
+        return {"forbiddenTable": self._rest.get("forbiddenTable", {})}
 
 
 class RequestModes:
@@ -479,8 +495,9 @@ class RequestModes:
     def file_bytes(self) -> bytes:
         return file_json({"messageRequestModeMap": self._map})
 
-    def wire_bytes(self) -> bytes:
-        return wire_json({"messageRequestModeMap": self._map})
+    def wire_pieces(self) -> Pieces[bytes]:
+        members = yield from wire_members(self._map)
+        return b'{"messageRequestModeMap":{' + members + b"}}"
 
     def load(self, data: bytes) -> None:
         self._map = to_object(read_document(data).get("messageRequestModeMap"), "messageRequestModeMap")

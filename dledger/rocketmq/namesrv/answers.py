@@ -9,14 +9,22 @@ Source: TopicRouteData, ClusterInfo, TopicList, BrokerMemberGroup (4.9.8, 5.3.3)
 
 from __future__ import annotations
 
+import heapq
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
 
 from dledger.rocketmq.answering.java_json import DataVersion
+from dledger.rocketmq.answering.pieces import ITEMS_A_PIECE, Pieces, at_once
 from dledger.rocketmq.namesrv.routes import BrokerGroup, RouteTable, TopicRoute
 
 #: Clients of this version read strict JSON only: V4_9_4.
 STRICT_VERSION = 401
+
+#: Texts that are sorted in one piece.
+SORTED = 5000
+
+_T = TypeVar("_T")
 
 _ESCAPED = {
     '"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r",
@@ -51,6 +59,19 @@ class _Writer:
         """A list of texts."""
         return "[" + ",".join(map(self.text, texts)) + "]"
 
+    def items(self, items: Iterable[_T], text: Callable[[_T], str]) -> Pieces[str]:
+        """Items with commas between them; in pieces."""
+        parts = []
+        for number, one in enumerate(items, 1):
+            parts.append(text(one))
+            if not number % ITEMS_A_PIECE:
+                yield
+        return ",".join(parts)
+
+    def pair(self, pair: tuple[str, str]) -> str:
+        """A key with its text."""
+        return f"{self.text(pair[0])}:{self.text(pair[1])}"
+
     def addresses(self, addresses: Mapping[int, str]) -> str:
         """Id to address."""
         mark = self._mark
@@ -69,59 +90,76 @@ class _Writer:
         return text + "}"
 
 
-def route_body(route: TopicRoute, *, order_conf: str | None, is_strict: bool, is_5: bool) -> bytes:
+def route_body(
+    route: TopicRoute, *, order_conf: str | None, is_strict: bool, is_5: bool
+) -> Pieces[bytes]:
     """GET_ROUTEINFO_BY_TOPIC. @param order_conf: queues of an ordered topic; None: not reported."""
     write = _Writer(is_strict=is_strict, is_5=is_5)
-    queues = ",".join(
-        f'{{"brokerName":{write.text(name)},"perm":{one.perm},"readQueueNums":{one.read_queue_nums},'
-        f'"topicSysFlag":{one.sys_flag},"writeQueueNums":{one.write_queue_nums}}}'
-        for name, one in route.queues.items()
-    )
+    queues = yield from write.items(route.queues.items(), lambda pair: (
+        f'{{"brokerName":{write.text(pair[0])},"perm":{pair[1].perm},"readQueueNums":'
+        f'{pair[1].read_queue_nums},"topicSysFlag":{pair[1].sys_flag},"writeQueueNums":'
+        f'{pair[1].write_queue_nums}}}'
+    ))
     servers = ",".join(
         f"{write.text(address)}:{write.texts(listed)}"
         for address, listed in sorted(route.filter_servers.items())
     )
     order = "" if order_conf is None else f'"orderTopicConf":{write.text(order_conf)},'
+    groups = yield from write.items(route.groups, write.group)
     return (
-        f'{{"brokerDatas":[{",".join(map(write.group, route.groups))}],"filterServerTable":{{{servers}}},'
-        f'{order}"queueDatas":[{queues}]}}'
+        f'{{"brokerDatas":[{groups}],"filterServerTable":{{{servers}}},{order}"queueDatas":[{queues}]}}'
     ).encode()
 
 
-def cluster_body(table: RouteTable, *, is_5: bool) -> bytes:
+def cluster_body(table: RouteTable, *, is_5: bool) -> Pieces[bytes]:
     """GET_BROKER_CLUSTER_INFO."""
     write = _Writer(is_strict=False, is_5=is_5)
-    groups = ",".join(
-        f"{write.text(name)}:{write.group(group)}" for name, group in sorted(table.groups.items())
+    groups = yield from write.items(
+        sorted(table.groups.items()), lambda pair: f"{write.text(pair[0])}:{write.group(pair[1])}"
     )
-    clusters = ",".join(
-        f"{write.text(name)}:{write.texts(sorted(names))}" for name, names in sorted(table.clusters.items())
-    )
-    return f'{{"brokerAddrTable":{{{groups}}},"clusterAddrTable":{{{clusters}}}}}'.encode()
+    clusters = []
+    for name, names in sorted(table.clusters.items()):
+        clusters.append(f"{write.text(name)}:[{yield from write.items(sorted(names), write.text)}]")
+    return f'{{"brokerAddrTable":{{{groups}}},"clusterAddrTable":{{{",".join(clusters)}}}}}'.encode()
 
 
-def topics_body(topics: Iterable[str], *, address: str | None = None) -> bytes:
+def topics_body(topics: Iterable[str], *, address: str | None = None) -> Pieces[bytes]:
     """A list of topics. @param address: of a broker, in the list of system topics."""
     write = _Writer(is_strict=False, is_5=False)
     first = "" if address is None else f'"brokerAddr":{write.text(address)},'
-    return f'{{{first}"topicList":{write.texts(sorted(topics))}}}'.encode()
+    listed = yield from write.items((yield from in_order(topics)), write.text)
+    return f'{{{first}"topicList":[{listed}]}}'.encode()
 
 
-def table_body(table: Mapping[str, str]) -> bytes:
+def in_order(texts: Iterable[str]) -> Pieces[list[str]]:
+    """Texts in order; sorted in pieces, which are merged pair by pair."""
+    rest = list(texts)
+    runs = []
+    for at in range(0, len(rest), SORTED):
+        runs.append(sorted(rest[at : at + SORTED]))
+        yield
+    merged = []
+    for number, one in enumerate(heapq.merge(*runs), 1):
+        merged.append(one)
+        if not number % ITEMS_A_PIECE:
+            yield
+    return merged
+
+
+def table_body(table: Mapping[str, str]) -> Pieces[bytes]:
     """The values of a namespace."""
-    return f'{{"table":{table_text(table)}}}'.encode()
-
-
-def table_text(table: Mapping[str, str]) -> str:
-    """A map of text to text."""
     write = _Writer(is_strict=False, is_5=False)
-    return "{" + ",".join(f"{write.text(key)}:{write.text(one)}" for key, one in sorted(table.items())) + "}"
+    items = yield from write.items(sorted(table.items()), write.pair)
+    return f'{{"table":{{{items}}}}}'.encode()
 
 
 def configuration_body(namespaces: Mapping[str, Mapping[str, str]]) -> bytes:
     """The file of the KV configuration."""
     write = _Writer(is_strict=False, is_5=False)
-    tables = ",".join(f"{write.text(name)}:{table_text(table)}" for name, table in namespaces.items())
+    tables = ",".join(
+        f"{write.text(name)}:{{{at_once(write.items(sorted(table.items()), write.pair))}}}"
+        for name, table in namespaces.items()
+    )
     return f'{{"configTable":{{{tables}}}}}'.encode()
 
 

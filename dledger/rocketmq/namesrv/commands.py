@@ -18,7 +18,7 @@ Source: DefaultRequestProcessor, ClientRequestProcessor (4.9.8, 5.3.3).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
-from typing import NoReturn
+from typing import ClassVar, NoReturn
 
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
@@ -26,6 +26,8 @@ from twisted.python.failure import Failure
 
 from dledger.base.serving.folding import Folding
 from dledger.rocketmq.answering.changes import ChangeGate
+from dledger.rocketmq.answering.java_json import read_request
+from dledger.rocketmq.answering.pieces import Pieces
 from dledger.rocketmq.answering.refusals import (
     LONG_MAX,
     LONG_MIN,
@@ -47,6 +49,7 @@ from dledger.rocketmq.namesrv.answers import (
 from dledger.rocketmq.namesrv.changes import ChangeableConfig
 from dledger.rocketmq.namesrv.key_values import ORDER_NAMESPACE, KeyValues
 from dledger.rocketmq.namesrv.registrations import (
+    BODY_BYTES_MAX,
     read_data_version,
     read_name,
     read_registration,
@@ -66,7 +69,6 @@ from dledger.values.rights import BROKER_URI, named_uri
 from protocols.rocketmq.commands import CommandConnection, hosts_of
 from protocols.wire.checksums import crc32
 from protocols.wire.errors import BodyError
-from protocols.wire.fastjson import read_object
 from protocols.wire.remoting import FRAME_BYTES_MAX, RemotingCommand
 
 #: Requests that change nothing.
@@ -79,6 +81,9 @@ CHANGES: Mapping[int, str] = {
     205: "to take the permission to write", 216: "to delete a topic", 318: "to change options",
     327: "to give the permission to write",
 }
+
+#: Bytes whose checksum is computed in one piece.
+CRC_BYTES = 1024 * 1024
 
 #: Bytes of the body of an answer, at most: the header needs some of the frame.
 ANSWER_BODY_MAX = FRAME_BYTES_MAX - 64 * 1024
@@ -111,6 +116,7 @@ class NameServerCommands(CommandGroup):
 
     log = Logger()
     small_codes = frozenset({104, 322, 904})
+    body_bytes_max: ClassVar = {103: BODY_BYTES_MAX}
 
     def __init__(
         self, options: ChangeableConfig, routes: RouteTable, values: KeyValues, *, clock: IReactorTime
@@ -119,6 +125,8 @@ class NameServerCommands(CommandGroup):
         self._is_5 = options.config.is_5
         self._routes = routes
         self._values = values
+        self._clock = clock
+        self._is_dropping = False
         self._seconds = clock.seconds
         self.gate = ChangeGate(ChangeHosts(options.config.change_hosts, "changeHosts"), name_server_change)
         self._folding = Folding(clock.seconds)
@@ -149,6 +157,18 @@ class NameServerCommands(CommandGroup):
         self.brokers_lost += len(gone)
         for key in gone:
             self._log("its connection ended, it is forgotten", key)
+        self._drop_rest()
+
+    def _drop_rest(self) -> None:
+        """Brokers were forgotten: their topics go in pieces, if they are many."""
+        if self._routes.is_dropping and not self._is_dropping:
+            self._is_dropping = True
+            self._clock.callLater(0, self._drop_some)
+
+    def _drop_some(self) -> None:
+        self._is_dropping = False
+        self._routes.drop_some()
+        self._drop_rest()
 
     def expire(self) -> None:
         """Forget brokers that have not registered in time, and end their connections. Called regularly."""
@@ -158,6 +178,7 @@ class NameServerCommands(CommandGroup):
             self._routes.forget(key)
             if isinstance(channel, CommandConnection):
                 channel.abort(f"broker {key[1]} has not registered in time")
+        self._drop_rest()
 
     def sweep(self, now_s: float) -> None:
         """Report repeated log lines that are over. Called regularly."""
@@ -171,35 +192,31 @@ class NameServerCommands(CommandGroup):
             self.log.info("broker {address} of cluster {cluster}: {event}", cluster=key[0], address=key[1],
                           event=event, **repeated)
 
-    def _register(self, connection: CommandConnection, request: RemotingCommand) -> None:
+    def _register(self, connection: CommandConnection, request: RemotingCommand) -> Pieces[None]:
         fields = Fields(request.ext_fields)
         asked = self._registering(fields)
-        expected = fields.number("bodyCrc32", 0)
-        if expected and crc32(request.body) & 0x7FFFFFFF != expected:
-            raise Refused(Code.SYSTEM_ERROR, "crc32 not match")
+        expected, body = fields.number("bodyCrc32", 0), request.body
+        if expected:
+            actual = 0
+            for at in range(0, len(body), CRC_BYTES):
+                actual = crc32(body[at : at + CRC_BYTES], actual)
+                yield
+            if actual & 0x7FFFFFFF != expected:
+                raise Refused(Code.SYSTEM_ERROR, "crc32 not match")
         try:
-            topics = read_registration(
-                request.body, version=request.version, is_compressed=fields.flag("compressed", False),
+            topics = yield from read_registration(
+                body, version=request.version, is_compressed=fields.flag("compressed", False),
                 topics_max=self._options.config.topics_max,
             )
         except BodyError as error:
             raise Refused(Code.SYSTEM_ERROR, f"Failed to decode RegisterBrokerBody: {error}") from None
-        body = self._made(self._order_table)
+        order = yield from self._order_table()
         key = (asked.cluster, asked.address)
         is_new = key not in self._routes.live
-        holders = self._routes.holders(asked)
-        foreign = {
-            address: channel for address, channel in holders.items() if not _is_of_host(connection, channel)
-        }
-        if foreign and not self._may_overtake(connection, asked):
-            self._refuse_overtaking(connection, asked, *next(iter(foreign.items())))
-        # Two brokers of one host have one name if nobody gave them any: it is that of the host.
-        before = foreign | {
-            address: channel for address, channel in holders.items()
-            if address != asked.address and channel is not connection
-        }
-        master = self._routes.register(
+        before: dict[str, Hashable] = {}
+        master = yield from self._routes.registering(
             asked, topics, connection, self._seconds(),
+            judge=lambda: before.update(self._judge(connection, asked)),
             drops=self._options.config.delete_topic_with_broker_registration,
         )
         self.registrations += 1
@@ -211,7 +228,24 @@ class NameServerCommands(CommandGroup):
         reported = {name: value for name, value in found.items() if value is not None}
         if others := [address for address in before if address != asked.address]:
             reported["otherBrokerAddr"] = others[0]  # ours; Java passes over it
-        connection.answer(request, body=body, ext_fields=reported)
+        connection.answer(request, body=order, ext_fields=reported)
+
+    def _judge(self, connection: CommandConnection, asked: Registering) -> dict[str, Hashable]:
+        """
+        @return: the brokers whose place it takes, see L{RouteTable.holders}.
+        @raise Refused: it may not.
+        """
+        holders = self._routes.holders(asked)
+        foreign = {
+            address: channel for address, channel in holders.items() if not _is_of_host(connection, channel)
+        }
+        if foreign and not self._may_overtake(connection, asked):
+            self._refuse_overtaking(connection, asked, *next(iter(foreign.items())))
+        # Two brokers of one host have one name if nobody gave them any: it is that of the host.
+        return foreign | {
+            address: channel for address, channel in holders.items()
+            if address != asked.address and channel is not connection
+        }
 
     def _may_overtake(self, connection: CommandConnection, asked: Registering) -> bool:
         """Whether it may take the place of a broker that is connected from another host."""
@@ -255,11 +289,11 @@ class NameServerCommands(CommandGroup):
                 **repeated,
             )
 
-    def _order_table(self) -> bytes:
+    def _order_table(self) -> Pieces[bytes]:
         """The queues of ordered topics, for a broker; empty if there are none."""
         is_given = self._options.config.return_order_topic_config_to_broker or not self._is_5
         order = self._values.table(ORDER_NAMESPACE) if is_given else None
-        return b"" if order is None else table_body(order)
+        return b"" if order is None else (yield from self._made(table_body(order)))
 
     def _registering(self, fields: Fields) -> Registering:
         timeout_ms = fields.number("heartbeatTimeoutMillis", 0, most=LONG_MAX) if self._is_5 else 0
@@ -287,6 +321,7 @@ class NameServerCommands(CommandGroup):
         if self._routes.channels(cluster, address, name) - {connection}:
             self.gate.demand(connection, request, "to unregister another one's broker")
         self._routes.unregister(cluster, address, name)
+        self._drop_rest()
         self._log("unregistered", (cluster[:255], address[:255]))
         connection.answer(request)
 
@@ -298,7 +333,7 @@ class NameServerCommands(CommandGroup):
     def _data_version(self, connection: CommandConnection, request: RemotingCommand) -> None:
         fields = Fields(request.ext_fields)
         try:
-            version = read_data_version(read_object(request.body) if request.body else None)
+            version = read_data_version(read_request(request.body) if request.body else None)
         except BodyError as error:
             raise Refused(Code.SYSTEM_ERROR, f"the data version: {error}") from None
         changed, known = self._routes.compare(
@@ -320,7 +355,7 @@ class NameServerCommands(CommandGroup):
 
     # -- topics ------------------------------------------------------------------------------------
 
-    def _route(self, connection: CommandConnection, request: RemotingCommand) -> None:
+    def _route(self, connection: CommandConnection, request: RemotingCommand) -> Pieces[None]:
         fields = request.ext_fields
         topic = fields.get("topic")
         route = self._routes.route(topic or "")
@@ -335,23 +370,22 @@ class NameServerCommands(CommandGroup):
         is_strict = request.version >= STRICT_VERSION or fields.get("acceptStandardJsonOnly") == "true"
         is_ordered = self._options.config.order_message_enable
         order = self._values.get(ORDER_NAMESPACE, topic) if is_ordered else None
-        found = route
-        self._send(connection, request, lambda: route_body(
-            found, order_conf=order, is_strict=is_strict, is_5=self._is_5
+        yield from self._send(connection, request, route_body(
+            route, order_conf=order, is_strict=is_strict, is_5=self._is_5
         ))
 
-    def _cluster(self, connection: CommandConnection, request: RemotingCommand) -> None:
-        self._send(connection, request, lambda: cluster_body(self._routes, is_5=self._is_5))
+    def _cluster(self, connection: CommandConnection, request: RemotingCommand) -> Pieces[None]:
+        yield from self._send(connection, request, cluster_body(self._routes, is_5=self._is_5))
 
-    def _set_writable(self, request: RemotingCommand, is_writable: bool) -> int:
+    def _set_writable(self, request: RemotingCommand, is_writable: bool) -> Pieces[int]:
         return self._routes.set_writable(request.ext_fields.get("brokerName") or "", is_writable)
 
-    def _wipe_write(self, connection: CommandConnection, request: RemotingCommand) -> None:
-        count = self._set_writable(request, False)
+    def _wipe_write(self, connection: CommandConnection, request: RemotingCommand) -> Pieces[None]:
+        count = yield from self._set_writable(request, False)
         connection.answer(request, ext_fields={"wipeTopicCount": str(count)})
 
-    def _add_write(self, connection: CommandConnection, request: RemotingCommand) -> None:
-        count = self._set_writable(request, True)
+    def _add_write(self, connection: CommandConnection, request: RemotingCommand) -> Pieces[None]:
+        count = yield from self._set_writable(request, True)
         connection.answer(request, ext_fields={"addTopicCount": str(count)})
 
     def _register_topic(self, connection: CommandConnection, request: RemotingCommand) -> None:
@@ -374,45 +408,44 @@ class NameServerCommands(CommandGroup):
 
     def _topics(
         self, connection: CommandConnection, request: RemotingCommand,
-        topics: Callable[[], Iterable[str]], *, is_enabled: bool = True,
-    ) -> None:
-        if not is_enabled:
+        topics: Callable[[], Pieces[Iterable[str]]],
+    ) -> Pieces[None]:
+        if not self._options.config.enable_topic_list:
             raise Refused(Code.SYSTEM_ERROR, "disable")
-        self._send(connection, request, lambda: topics_body(topics()))
+        yield from self._send(connection, request, topics_body((yield from topics())))
 
-    def _all_topics(self, connection: CommandConnection, request: RemotingCommand) -> None:
-        self._topics(connection, request, lambda: self._routes.topics,
-                     is_enabled=self._options.config.enable_all_topic_list)
+    def _all_topics(self, connection: CommandConnection, request: RemotingCommand) -> Pieces[None]:
+        if not self._options.config.enable_all_topic_list:
+            raise Refused(Code.SYSTEM_ERROR, "disable")
+        yield from self._send(connection, request, topics_body(self._routes.topics))
 
-    def _cluster_topics(self, connection: CommandConnection, request: RemotingCommand) -> None:
+    def _cluster_topics(self, connection: CommandConnection, request: RemotingCommand) -> Pieces[None]:
         cluster = request.ext_fields.get("cluster") or ""
-        self._topics(connection, request, lambda: self._routes.topics_of_cluster(cluster),
-                     is_enabled=self._options.config.enable_topic_list)
+        return self._topics(connection, request, lambda: self._routes.topics_of_cluster(cluster))
 
     def _by_flag(
         self, connection: CommandConnection, request: RemotingCommand, wanted: int, unwanted: int = 0
-    ) -> None:
-        self._topics(
-            connection, request, lambda: self._routes.topics_by_flag(wanted=wanted, unwanted=unwanted),
-            is_enabled=self._options.config.enable_topic_list,
+    ) -> Pieces[None]:
+        return self._topics(
+            connection, request, lambda: self._routes.topics_by_flag(wanted=wanted, unwanted=unwanted)
         )
 
-    def _unit_topics(self, connection: CommandConnection, request: RemotingCommand) -> None:
-        self._by_flag(connection, request, UNIT)
+    def _unit_topics(self, connection: CommandConnection, request: RemotingCommand) -> Pieces[None]:
+        return self._by_flag(connection, request, UNIT)
 
-    def _unit_sub_topics(self, connection: CommandConnection, request: RemotingCommand) -> None:
-        self._by_flag(connection, request, UNIT_SUB)
+    def _unit_sub_topics(self, connection: CommandConnection, request: RemotingCommand) -> Pieces[None]:
+        return self._by_flag(connection, request, UNIT_SUB)
 
-    def _unit_sub_only_topics(self, connection: CommandConnection, request: RemotingCommand) -> None:
-        self._by_flag(connection, request, UNIT_SUB, UNIT)
+    def _unit_sub_only_topics(self, connection: CommandConnection, request: RemotingCommand) -> Pieces[None]:
+        return self._by_flag(connection, request, UNIT_SUB, UNIT)
 
-    def _system_topics(self, connection: CommandConnection, request: RemotingCommand) -> None:
+    def _system_topics(self, connection: CommandConnection, request: RemotingCommand) -> Pieces[None]:
         routes = self._routes
         names = set(routes.clusters).union(*routes.clusters.values())
         first = min(routes.groups, default=None)
         addresses = {} if first is None else routes.groups[first].addresses
         address = addresses[min(addresses)] if addresses else None
-        self._send(connection, request, lambda: topics_body(names, address=address))
+        yield from self._send(connection, request, topics_body(names, address=address))
 
     # -- KV configuration, options -------------------------------------------------------------------
 
@@ -452,32 +485,31 @@ class NameServerCommands(CommandGroup):
             )
         connection.answer(request, ext_fields={"value": value})
 
-    def _namespace(self, connection: CommandConnection, request: RemotingCommand) -> None:
+    def _namespace(self, connection: CommandConnection, request: RemotingCommand) -> Pieces[None]:
         namespace = request.ext_fields.get("namespace")
         table = self._values.table(namespace)
         if table is None:
             raise Refused(Code.QUERY_NOT_FOUND, f"No config item, Namespace: {_shown(namespace)}")
-        found = table
-        self._send(connection, request, lambda: table_body(found))
+        yield from self._send(connection, request, table_body(table))
 
     def _update_options(self, connection: CommandConnection, request: RemotingCommand) -> None:
         self._options.update(request.body, connection.address)
         connection.answer(request)
 
     def _get_options(self, connection: CommandConnection, request: RemotingCommand) -> None:
-        self._send(connection, request, lambda: self._options.text().encode("utf-8"))
+        connection.answer(request, body=self._options.text().encode("utf-8"))
 
     # -- large answers -------------------------------------------------------------------------------
 
     def _send(
-        self, connection: CommandConnection, request: RemotingCommand, make: Callable[[], bytes]
-    ) -> None:
+        self, connection: CommandConnection, request: RemotingCommand, body: Pieces[bytes]
+    ) -> Pieces[None]:
         """Answer with a body that may be large. @raise Refused: see rule 2."""
-        connection.answer(request, body=self._made(make))
+        connection.answer(request, body=(yield from self._made(body)))
 
-    def _made(self, make: Callable[[], bytes]) -> bytes:
+    def _made(self, pieces: Pieces[bytes]) -> Pieces[bytes]:
         """A body that may be large. @raise Refused: see rule 2."""
-        body = make()
+        body = yield from pieces
         if len(body) > ANSWER_BODY_MAX:
             raise Refused(
                 Code.SYSTEM_ERROR, f"the answer has {len(body)} bytes, {ANSWER_BODY_MAX} fit a frame"

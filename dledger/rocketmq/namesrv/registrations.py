@@ -7,8 +7,9 @@ The bodies of requests to a name server: the topics that a broker registers.
     compressed  zlib: int length, data version in JSON; int count, and for each topic int length, text
                 "name readQueues writeQueues perm type attributes"; int length, filter servers in JSON
 
-Rule 1: any bytes yield a registration or L{BodyError}. Rule 2: a count or a length is compared with the bytes
-that are left before it is used; a body is at most L{BODY_BYTES_MAX} bytes long, also when it is unpacked.
+Rule 1: any bytes yield a registration or L{BodyError}. Rule 2: a body has at most L{BODY_BYTES_MAX},
+also when it is unpacked; one topic has at most L{PIECE_BYTES_MAX}. Rule 3: a body is read in pieces
+(L{dledger.rocketmq.answering.pieces}), and no more of it is unpacked than that.
 
 Source: RegisterBrokerBody, TopicConfig.decode, TopicConfigSerializeWrapper (4.9.8, 5.3.3).
 """
@@ -20,10 +21,20 @@ from collections.abc import Mapping
 
 import attrs
 
-from dledger.rocketmq.answering.java_json import DataVersion
+from dledger.rocketmq.answering.java_json import LOOSE_BYTES_MAX, DataVersion, read_request
+from dledger.rocketmq.answering.json_pieces import JsonPieces
+from dledger.rocketmq.answering.pieces import Pieces
 from protocols.wire.documents import to_object
 from protocols.wire.errors import BodyError
-from protocols.wire.fastjson import INT_BITS, LONG_BITS, JsonObject, read_object, shown, to_int, to_text
+from protocols.wire.fastjson import (
+    INT_BITS,
+    LONG_BITS,
+    JsonObject,
+    read_object,
+    shown,
+    to_int,
+    to_text,
+)
 
 #: Bytes of a body, compressed or not, at most; as a frame.
 BODY_BYTES_MAX = 16 * 1024 * 1024
@@ -34,6 +45,10 @@ FILTER_SERVERS_MAX = 64
 
 #: Senders with a lower version have the old form of the body: V3_0_11.
 BODY_VERSION = 37
+
+#: Bytes that are unpacked at a time, and those of one topic, with its attributes, at most.
+CHUNK_BYTES = 16 * 1024
+PIECE_BYTES_MAX = 64 * 1024
 
 _INT_SIZE = 4
 
@@ -101,26 +116,31 @@ def read_data_version(value: object) -> DataVersion:
 
 def read_registration(
     body: bytes, *, version: int, is_compressed: bool, topics_max: int
-) -> BrokerTopics:
+) -> Pieces[BrokerTopics]:
     """
-    The body of REGISTER_BROKER.
+    The body of REGISTER_BROKER, read in pieces.
 
     @param version: version of the sender, from its header.
-    @param topics_max: a body with more topics is refused before they are read, which would take seconds.
+    @param topics_max: a body with more topics is refused.
     @raise BodyError: malformed, or beyond a bound of this module.
     """
     if not body:
         return BrokerTopics(filter_servers=() if version >= BODY_VERSION else None)
-    if version < BODY_VERSION:
-        return _topics_of(read_object(body), None, topics_max)
-    if is_compressed:
-        return _read_compressed(body, topics_max)
-    document = read_object(body)
-    wrapper = document.get("topicConfigSerializeWrapper")
-    return _topics_of(
-        {} if wrapper is None else to_object(wrapper, "topicConfigSerializeWrapper"),
-        _filter_servers(document.get("filterServerList")), topics_max,
-    )
+    if version >= BODY_VERSION and is_compressed:
+        return (yield from _read_compressed(body, topics_max))
+    is_old = version < BODY_VERSION
+    if len(body) <= LOOSE_BYTES_MAX:  # also if it is as loose as fastjson allows
+        document = read_object(body, tolerant_bytes_max=LOOSE_BYTES_MAX)
+        if is_old:
+            return _topics_of(document, None, topics_max)
+        wrapper = document.get("topicConfigSerializeWrapper")
+        return _topics_of(
+            {} if wrapper is None else to_object(wrapper, "topicConfigSerializeWrapper"),
+            _filter_servers(document.get("filterServerList")), topics_max,
+        )
+    reading = _JsonRegistration(JsonPieces(body), topics_max, is_old=is_old)
+    yield from reading.read()
+    return reading.topics()
 
 
 def read_topic_route(body: bytes) -> dict[str, TopicQueues]:
@@ -131,7 +151,7 @@ def read_topic_route(body: bytes) -> dict[str, TopicQueues]:
     """
     if not body:
         return {}
-    listed = read_object(body).get("queueDatas")
+    listed = read_request(body).get("queueDatas")
     if listed is None:
         return {}
     if not isinstance(listed, list):
@@ -199,66 +219,147 @@ def _filter_servers(value: object) -> tuple[str, ...]:
     return tuple(read_name(one, "filterServerList") for one in value)
 
 
+class _JsonRegistration:
+    """
+    A long registration in strict JSON. Values that we do not need may be loose: the mappings of static topics
+    have bare numbers as keys.
+    """
+
+    def __init__(self, pieces: JsonPieces, topics_max: int, *, is_old: bool) -> None:
+        self._pieces = pieces
+        self._topics_max = topics_max
+        self._is_old = is_old
+        self._version = DataVersion()
+        self._topics: dict[str, TopicQueues] = {}
+        self._servers: tuple[str, ...] | None = None if is_old else ()
+
+    def topics(self) -> BrokerTopics:
+        """What was read."""
+        return BrokerTopics(version=self._version, topics=self._topics, filter_servers=self._servers)
+
+    def read(self) -> Pieces[None]:
+        """@raise BodyError: malformed, or beyond a bound."""
+        if self._is_old:
+            yield from self._wrapper()
+        else:
+            pieces = self._pieces
+            yield from pieces.begin("the registration")
+            while (key := (yield from pieces.key())) is not None:
+                if key == "topicConfigSerializeWrapper":
+                    yield from self._wrapper()
+                elif key == "filterServerList":
+                    self._servers = _filter_servers((yield from pieces.value()))
+                else:
+                    yield from pieces.skip()
+        yield from self._pieces.end()
+
+    def _wrapper(self) -> Pieces[None]:
+        pieces = self._pieces
+        if not (yield from pieces.begin("topicConfigSerializeWrapper", or_null=not self._is_old)):
+            return
+        while (key := (yield from pieces.key())) is not None:
+            if key == "topicConfigTable":
+                yield from self._table()
+            elif key == "dataVersion":
+                self._version = read_data_version((yield from pieces.value()))
+            else:
+                yield from pieces.skip()
+
+    def _table(self) -> Pieces[None]:
+        pieces, topics = self._pieces, self._topics
+        topics.clear()
+        known: dict[tuple[object, ...], TopicQueues] = {}
+        if not (yield from pieces.begin("topicConfigTable", or_null=True)):
+            return
+        while (key := (yield from pieces.key())) is not None:
+            topic = to_object((yield from pieces.value()), "topicConfigTable")
+            name = topic.get("topicName")
+            topics[read_name(key if name is None else name, "topicName")] = _shared_queues(topic, known)
+            _check_count(len(topics), self._topics_max)
+
+
 # -- the compressed form -----------------------------------------------------------------------------
 
 
-def _read_compressed(body: bytes, topics_max: int) -> BrokerTopics:
-    pieces = _Pieces(_unpacked(body))
-    version = read_data_version(_json(pieces.piece("the data version"), "the data version"))
-    count = pieces.number("the count of topics")
-    if not 0 <= count <= pieces.left // _INT_SIZE:
-        raise BodyError(f"{count} topics are announced, {pieces.left} bytes follow")
+def _read_compressed(body: bytes, topics_max: int) -> Pieces[BrokerTopics]:
+    pieces = _Pieces(body)
+    version = read_data_version(_json((yield from pieces.piece("the data version")), "the data version"))
+    count = yield from pieces.number("the count of topics")
+    if not 0 <= count <= BODY_BYTES_MAX // _INT_SIZE:
+        raise BodyError(f"{count} topics are announced, which have no room in a body")
     _check_count(count, topics_max)
     topics = {}
     known: dict[str, TopicQueues] = {}
     for _ in range(count):
-        name, _, rest = _text_of(pieces.piece("a topic")).partition(" ")
+        name, _, rest = _text_of((yield from pieces.piece("a topic"))).partition(" ")
         queues = known.get(rest)  # most topics of a broker have the same numbers
         if queues is None:
             queues = known[rest] = _read_rest(name, rest)
         topics[read_name(name, "topicName")] = queues
-    servers = _filter_servers(_json(pieces.piece("the filter servers"), "the filter servers"))
+    servers = _filter_servers(_json((yield from pieces.piece("the filter servers")), "the filter servers"))
     # Mappings of static topics may follow: we have none.
+    yield from pieces.end()
     return BrokerTopics(version=version, topics=topics, filter_servers=servers)
 
 
-def _unpacked(body: bytes) -> bytes:
-    unpacking = zlib.decompressobj()
-    try:
-        data = unpacking.decompress(body, BODY_BYTES_MAX)
-    except zlib.error as error:
-        raise BodyError(f"the compressed body is malformed: {error}") from None
-    if unpacking.unconsumed_tail:
-        raise BodyError(f"the compressed body has more than {BODY_BYTES_MAX} bytes when it is unpacked")
-    if not unpacking.eof:
-        raise BodyError("the compressed body is cut")
-    return data
-
-
 class _Pieces:
-    """Numbers, and pieces with their length before them, from the beginning on."""
+    """
+    Numbers, and pieces with their length before them, from the beginning on. What was taken of the unpacked
+    body is not kept.
 
-    def __init__(self, data: bytes) -> None:
-        self._data = data
+    Invariant: C{_data} has the bytes from C{_at} on that are unpacked and not taken.
+    """
+
+    def __init__(self, body: bytes) -> None:
+        self._unpacking = zlib.decompressobj()
+        self._packed = body
+        self._data = b""
+        self._at = self._unpacked_bytes = 0
+
+    def _unpack(self) -> bool:
+        """The next bytes. @return: whether there were any. @raise BodyError: malformed, cut or too long."""
+        unpacking = self._unpacking
+        if unpacking.eof:
+            return False
+        try:
+            data = unpacking.decompress(self._packed, CHUNK_BYTES)
+        except zlib.error as error:
+            raise BodyError(f"the compressed body is malformed: {error}") from None
+        self._packed = unpacking.unconsumed_tail
+        self._unpacked_bytes += len(data)
+        if self._unpacked_bytes > BODY_BYTES_MAX:
+            raise BodyError(f"the compressed body has more than {BODY_BYTES_MAX} bytes when it is unpacked")
+        if not (data or unpacking.eof):
+            raise BodyError("the compressed body is cut")
+        self._data = self._data[self._at:] + data
         self._at = 0
+        return True
 
-    @property
-    def left(self) -> int:
-        """Bytes that were not read."""
-        return len(self._data) - self._at
+    def end(self) -> Pieces[None]:
+        """Unpack the rest. @raise BodyError: it is malformed, or too long."""
+        self._at = len(self._data)
+        while self._unpack():
+            self._at = len(self._data)
+            yield
 
-    def number(self, what: str) -> int:
+    def number(self, what: str) -> Pieces[int]:
         """@raise BodyError: the body ends before it."""
-        if self.left < _INT_SIZE:
-            raise BodyError(f"the body ends before {what}")
+        while len(self._data) - self._at < _INT_SIZE:
+            if not self._unpack():
+                raise BodyError(f"the body ends before {what}")
+            yield
         self._at += _INT_SIZE
         return int.from_bytes(self._data[self._at - _INT_SIZE : self._at], "big", signed=True)
 
-    def piece(self, what: str) -> bytes:
-        """@raise BodyError: its length is negative, or more than the bytes that are left."""
-        length = self.number(what)
-        if not 0 <= length <= self.left:
-            raise BodyError(f"{what} has a length of {length}, {self.left} bytes follow")
+    def piece(self, what: str) -> Pieces[bytes]:
+        """@raise BodyError: its length is negative, above L{PIECE_BYTES_MAX}, or the body ends before it."""
+        length = yield from self.number(what)
+        if not 0 <= length <= PIECE_BYTES_MAX:
+            raise BodyError(f"{what} has a length of {length}, at most {PIECE_BYTES_MAX} are allowed")
+        while len(self._data) - self._at < length:
+            if not self._unpack():
+                raise BodyError(f"{what} has a length of {length}, {len(self._data) - self._at} bytes follow")
+            yield
         self._at += length
         return self._data[self._at - length : self._at]
 
@@ -267,7 +368,9 @@ def _json(piece: bytes, what: str) -> object:
     """Any JSON value: the list of filter servers is not an object. @raise BodyError: malformed."""
     if not piece:
         return None
-    return read_object(b'{"value":' + piece + b"}").get("value") if piece[:1] == b"[" else read_object(piece)
+    data = b'{"value":' + piece + b"}" if piece[:1] == b"[" else piece
+    document = read_object(data, tolerant_bytes_max=LOOSE_BYTES_MAX)
+    return document.get("value") if data is not piece else document
 
 
 def _text_of(piece: bytes) -> str:

@@ -12,16 +12,23 @@ Rule 2: a registration beyond a bound of L{RouteLimits} is refused, and changes 
 Rule 3: only the master's topics count, and in 5.x those of the smallest id of a group without a master, if
 its brokers send C{enableActingMaster}. Topics are added or changed, never removed, by a registration.
 
+Rule 4: work on many topics is done in pieces (L{dledger.rocketmq.answering.pieces}). A broker is in
+the tables as soon as its registration is found to be within the bounds; its topics follow, and its version
+last. Of a broker that is forgotten, L{DROPPED_AT_ONCE} topics go at once, further ones by
+L{RouteTable.drop_some}; no route shows them.
+
 Knows no connection and no clock. Source: RouteInfoManager (4.9.8, 5.3.3).
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from itertools import islice
 
 import attrs
 
 from dledger.rocketmq.answering.java_json import DataVersion
+from dledger.rocketmq.answering.pieces import Pieces, at_once
 from dledger.rocketmq.answering.refusals import Code, Refused
 from dledger.rocketmq.namesrv.registrations import PERM_READ_WRITE, PERM_WRITE, BrokerTopics, TopicQueues
 
@@ -31,6 +38,9 @@ MASTER_ID = 0
 EXPIRY_S = 120.0
 #: The longest such time.
 EXPIRY_MAX_S = 86_400.0
+
+#: Pairs of topic and broker that are taken out in one piece.
+DROPPED_AT_ONCE = 1000
 
 #: Bits of C{sys_flag}.
 UNIT, UNIT_SUB = 1, 2
@@ -151,7 +161,8 @@ LiveKey = tuple[str, str]
 class RouteTable:
     """
     Invariant: a name is in C{groups} while it has an address, and C{_topics_of} holds the topics in which
-    it has queues; C{_keys_of} are the live brokers of each connection.
+    it has queues; C{_keys_of} are the live brokers of each connection. C{_dropping} has the topics that
+    brokers had, and that still have a pair with them; they count no longer.
     """
 
     def __init__(self, limits: RouteLimits, *, is_5: bool) -> None:
@@ -164,21 +175,27 @@ class RouteTable:
         self.live: dict[LiveKey, LiveBroker] = {}
         self._topics_of: dict[str, set[str]] = {}
         self._keys_of: dict[Hashable, set[LiveKey]] = {}
+        self._dropping: dict[str, set[str]] = {}
+        #: What registrations under way will add, at most.
+        self._coming = dict.fromkeys(("topics", "routes", "topic_bytes"), 0)
         self._pairs = 0
         self.routes = 0
         self.topic_bytes = 0
 
     # -- registration ----------------------------------------------------------------------------
 
-    def register(
-        self, asked: Registering, body: BrokerTopics, channel: Hashable, now_s: float, *, drops: bool = False
-    ) -> MasterAddresses:
+    def registering(
+        self, asked: Registering, body: BrokerTopics, channel: Hashable, now_s: float, *, drops: bool = False,
+        judge: Callable[[], None] = lambda: None,
+    ) -> Pieces[MasterAddresses]:
         """
         Take over one registration.
 
+        @param judge: called just before the first change; it refuses by an exception.
         @param channel: the connection; when it ends, see L{channel_lost}.
         @param drops: topics that it lacks leave the broker's routes. (So 4.9 reports one new topic: not.)
-        @raise Refused: beyond a bound, or (5.x) a first registration with exactly one topic.
+        @raise Refused: beyond a bound, or (5.x) a first registration with exactly one topic. Nothing has
+            changed.
         """
         key = (asked.cluster, asked.address)
         group, known = self.groups.get(asked.name), self.live.get(key)
@@ -191,14 +208,38 @@ class RouteTable:
             raise Refused(Code.SYSTEM_ERROR, "register broker failed")
         self._check_brokers(asked, known)
         decides = self._decides(asked, group)
-        topics = self._topics_taken(asked, body, known, is_first) if decides else {}
-        self._check_topics(topics, asked.name)
-        group = self._enter(asked, group)
-        if drops and decides and len(body.topics) > 1:
-            self._drop_pairs(self._topics_of.get(asked.name, set()) - body.topics.keys(), asked.name)
-        for name, queues in topics.items():
-            self._put(name, asked.name, queues)
-        self._keep_alive(key, asked, body, channel, now_s)
+        topics = (yield from self._topics_taken(asked, body, known, is_first)) if decides else {}
+        more = yield from self._more_with(topics, asked.name)
+        self._check_topics(more)
+        # (While the topics were looked at, others may have come or gone.)
+        self._check_brokers(asked, self.live.get(key))
+        judge()
+        for what, count in more.items():
+            self._coming[what] += count
+        try:
+            group = self._enter(asked, self.groups.get(asked.name))
+            live = self._keep_alive(key, asked, body, channel, now_s)
+            if drops and decides and len(body.topics) > 1:
+                gone = []
+                for number, name in enumerate(list(self._topics_of.get(asked.name, ())), 1):
+                    if name not in body.topics:
+                        gone.append(name)
+                    if not number % DROPPED_AT_ONCE:
+                        yield
+                for at in range(0, len(gone), DROPPED_AT_ONCE):
+                    self._drop_pairs(gone[at : at + DROPPED_AT_ONCE], asked.name)
+                    yield
+            coming = iter(topics.items())
+            while some := list(islice(coming, DROPPED_AT_ONCE)):
+                if self.live.get(key) is not live:  # it is gone, or has registered again
+                    return MasterAddresses()
+                self._put_some(some, asked.name, more)
+                if len(some) == DROPPED_AT_ONCE:
+                    yield
+        finally:
+            for what, count in more.items():
+                self._coming[what] -= count
+        live.version = body.version
         return self._master_for(asked, group)
 
     def _is_outranked(self, asked: Registering, body: BrokerTopics, group: BrokerGroup) -> bool:
@@ -227,31 +268,53 @@ class RouteTable:
 
     def _topics_taken(
         self, asked: Registering, body: BrokerTopics, known: LiveBroker | None, is_first: bool
-    ) -> Mapping[str, TopicQueues]:
+    ) -> Pieces[Mapping[str, TopicQueues]]:
         """Topics of a registration that change the table."""
         topics = body.topics
         if asked.broker_id != MASTER_ID and asked.acting:
-            topics = {
-                name: attrs.evolve(one, perm=one.perm & ~PERM_WRITE) for name, one in topics.items()
-            }
+            topics = {}
+            changed: dict[TopicQueues, TopicQueues] = {}
+            for number, (name, one) in enumerate(body.topics.items(), 1):
+                if one not in changed:
+                    changed[one] = attrs.evolve(one, perm=one.perm & ~PERM_WRITE)
+                topics[name] = changed[one]
+                if not number % DROPPED_AT_ONCE:
+                    yield
         if is_first or known is None or not known.version.is_same(body.version):
             return topics
         if not self._is_5:
             return {}
-        return {name: one for name, one in topics.items() if asked.name not in self.topics.get(name, ())}
+        missing, mine = {}, self._topics_of.get(asked.name) or set()
+        for number, (name, one) in enumerate(topics.items(), 1):
+            if name not in mine:
+                missing[name] = one
+            if not number % DROPPED_AT_ONCE:
+                yield
+        return missing
 
-    def _check_topics(self, topics: Mapping[str, TopicQueues], broker: str) -> None:
+    def _more_with(self, topics: Mapping[str, TopicQueues], broker: str) -> Pieces[dict[str, int]]:
+        """By how much the bounded numbers rise with these topics of a broker."""
+        fresh = unknown = size = 0
         mine = self._topics_of.get(broker) or set()
-        fresh = [name for name in topics if name not in mine]
-        unknown = [name for name in fresh if name not in self.topics]
-        limits = self.limits
-        for what, count, most in (
-            ("topics", len(self.topics) + len(unknown), limits.topics_max),
-            ("routes", self.routes + len(fresh), limits.routes_max),
-            ("topic_bytes", self.topic_bytes + sum(len(name.encode("utf-8")) for name in unknown),
-             limits.topic_bytes_max),
+        for number, name in enumerate(topics, 1):
+            if name not in mine:
+                fresh += 1
+                if name not in self.topics:
+                    unknown += 1
+                    size += len(name.encode("utf-8"))
+            if not number % DROPPED_AT_ONCE:
+                yield
+        return {"topics": unknown, "routes": fresh, "topic_bytes": size}
+
+    def _check_topics(self, more: Mapping[str, int]) -> None:
+        """@param more: see L{_more_with}. @raise Refused: there would be too many."""
+        limits, coming = self.limits, self._coming
+        for what, now, most in (
+            ("topics", len(self.topics), limits.topics_max), ("routes", self.routes, limits.routes_max),
+            ("topic_bytes", self.topic_bytes, limits.topic_bytes_max),
         ):
-            if count > most and fresh:
+            count = now + coming[what] + more[what]
+            if count > most and more["routes"]:
                 raise Refused(
                     Code.SYSTEM_ERROR, f"with these topics there would be {count} {what}; {what}_max={most}"
                 )
@@ -272,7 +335,11 @@ class RouteTable:
 
     def _keep_alive(
         self, key: LiveKey, asked: Registering, body: BrokerTopics, channel: Hashable, now_s: float
-    ) -> None:
+    ) -> LiveBroker:
+        """
+        @return: without its new version: until its topics are in the table, its next registration is read as
+            one that changes them.
+        """
         before = self.live.get(key)
         servers = body.filter_servers
         if servers is None:
@@ -281,10 +348,12 @@ class RouteTable:
         if before is not None:
             self._leave_channel(key, before.channel)
         self._keys_of.setdefault(channel, set()).add(key)
-        self.live[key] = LiveBroker(
-            heard_s=now_s, timeout_s=asked.timeout_s, version=body.version, channel=channel,
+        version = DataVersion() if before is None else before.version
+        live = self.live[key] = LiveBroker(
+            heard_s=now_s, timeout_s=asked.timeout_s, version=version, channel=channel,
             ha_address=asked.ha_address, filter_servers=servers, names=names,
         )
+        return live
 
     def _master_for(self, asked: Registering, group: BrokerGroup) -> MasterAddresses:
         address = group.addresses.get(MASTER_ID)
@@ -406,29 +475,71 @@ class RouteTable:
             self._pairs -= 1
             if not self.clusters[cluster]:
                 del self.clusters[cluster]
-        self._drop_pairs(self._topics_of.pop(name, set()), name)
+        topics = self._topics_of.pop(name, set())
+        if len(topics) <= DROPPED_AT_ONCE and name not in self._dropping:
+            self._drop_pairs(topics, name)
+            return
+        self.routes -= len(topics)
+        before = self._dropping.get(name, set())
+        small, large = sorted((before, topics), key=len)
+        large |= small
+        self._dropping[name] = large
+
+    @property
+    def is_dropping(self) -> bool:
+        """Whether L{drop_some} has something to do."""
+        return bool(self._dropping)
+
+    def drop_some(self) -> None:
+        """Take out some pairs of brokers that were forgotten."""
+        name = next(iter(self._dropping))
+        topics = self._dropping[name]
+        for _ in range(min(DROPPED_AT_ONCE, len(topics))):
+            self._drop_pair(topics.pop(), name)
+        if not topics:
+            del self._dropping[name]
 
     # -- topics ----------------------------------------------------------------------------------
+
+    def _put_some(
+        self, topics: Iterable[tuple[str, TopicQueues]], broker: str, coming: dict[str, int]
+    ) -> None:
+        """@param coming: the part of C{_coming} for the topics of this registration."""
+        before = len(self.topics), self.routes, self.topic_bytes
+        for name, queues in topics:
+            self._put(name, broker, queues)
+        for what, then, now in zip(
+            coming, before, (len(self.topics), self.routes, self.topic_bytes), strict=True
+        ):
+            self._coming[what] -= now - then
+            coming[what] -= now - then
 
     def _put(self, topic: str, broker: str, queues: TopicQueues) -> None:
         pairs = self.topics.get(topic)
         if pairs is None:
             pairs = self.topics[topic] = {}
             self.topic_bytes += len(topic.encode("utf-8"))
-        if broker not in pairs:
+        mine = self._topics_of.setdefault(broker, set())
+        if topic not in mine:
+            mine.add(topic)
             self.routes += 1
-            self._topics_of.setdefault(broker, set()).add(topic)
+            if broker in self._dropping:
+                self._dropping[broker].discard(topic)
         pairs[broker] = queues
 
     def _drop_pairs(self, topics: Iterable[str], broker: str) -> None:
+        mine = self._topics_of.get(broker, set())
         for topic in topics:
-            pairs = self.topics[topic]
-            del pairs[broker]
-            self._topics_of.get(broker, set()).discard(topic)
             self.routes -= 1
-            if not pairs:
-                del self.topics[topic]
-                self.topic_bytes -= len(topic.encode("utf-8"))
+            mine.discard(topic)
+            self._drop_pair(topic, broker)
+
+    def _drop_pair(self, topic: str, broker: str) -> None:
+        pairs = self.topics[topic]
+        del pairs[broker]
+        if not pairs:
+            del self.topics[topic]
+            self.topic_bytes -= len(topic.encode("utf-8"))
 
     def put_topic(self, topic: str, queues: Mapping[str, TopicQueues]) -> None:
         """
@@ -445,21 +556,26 @@ class RouteTable:
                 break
             known[broker] = one
         for broker, one in known.items():
-            self._check_topics({topic: one}, broker)
+            self._check_topics(at_once(self._more_with({topic: one}, broker)))
             self._put(topic, broker, one)
 
     def delete_topic(self, topic: str, cluster: str | None) -> None:
         """@param cluster: only at brokers of this cluster; None: everywhere."""
         brokers = self.topics.get(topic, {}) if cluster is None else self.clusters.get(cluster, ())
         for broker in list(brokers):
-            if broker in self.topics.get(topic, ()):
+            if topic in self._topics_of.get(broker, ()):
                 self._drop_pairs((topic,), broker)
 
-    def set_writable(self, broker: str, is_writable: bool) -> int:
+    def set_writable(self, broker: str, is_writable: bool) -> Pieces[int]:
         """Take the permission to write from all topics of a broker, or give it. @return: their number."""
-        topics = self._topics_of.get(broker, ())
+        topics = list(self._topics_of.get(broker, ()))
         changed: dict[TopicQueues, TopicQueues] = {}  # most topics of a broker have the same numbers
-        for pairs in (self.topics[topic] for topic in topics):
+        for number, topic in enumerate(topics, 1):
+            if not number % DROPPED_AT_ONCE:
+                yield
+            if topic not in self._topics_of.get(broker, ()):
+                continue  # it has gone meanwhile
+            pairs = self.topics[topic]
             before = pairs[broker]
             if before not in changed:
                 perm = PERM_READ_WRITE if is_writable else before.perm & ~PERM_WRITE
@@ -474,6 +590,9 @@ class RouteTable:
         queues = self.topics.get(topic)
         if queues is None:
             return None
+        if self._dropping:
+            dropping = self._dropping
+            queues = {name: one for name, one in queues.items() if topic not in dropping.get(name, ())}
         groups = tuple(self.groups[name] for name in sorted(queues) if name in self.groups)
         servers = {
             address: live.filter_servers
@@ -482,13 +601,25 @@ class RouteTable:
         }
         return TopicRoute(queues=queues, groups=groups, filter_servers=servers) if groups else None
 
-    def topics_of_cluster(self, cluster: str) -> set[str]:
+    def topics_of_cluster(self, cluster: str) -> Pieces[set[str]]:
         """Topics with queues at a broker of the cluster."""
-        return set().union(*(self._topics_of.get(name, ()) for name in self.clusters.get(cluster, ())))
+        found: set[str] = set()
+        for name in list(self.clusters.get(cluster, ())):
+            topics = list(self._topics_of.get(name, ()))
+            for at in range(0, len(topics), DROPPED_AT_ONCE):
+                found.update(topics[at : at + DROPPED_AT_ONCE])
+                yield
+        return found
 
-    def topics_by_flag(self, *, wanted: int, unwanted: int = 0) -> Iterator[str]:
+    def topics_by_flag(self, *, wanted: int, unwanted: int = 0) -> Pieces[list[str]]:
         """Topics whose first queues have the bits C{wanted}, and none of C{unwanted}."""
-        for topic, pairs in self.topics.items():
-            flag = next(iter(pairs.values())).sys_flag
-            if flag & wanted and not flag & unwanted:
-                yield topic
+        found = []
+        for number, topic in enumerate(list(self.topics), 1):
+            if not number % DROPPED_AT_ONCE:
+                yield
+            pairs = self.topics.get(topic)
+            if pairs:
+                flag = next(iter(pairs.values())).sys_flag
+                if flag & wanted and not flag & unwanted:
+                    found.append(topic)
+        return found

@@ -12,7 +12,7 @@ Source: NamesrvController, NamesrvStartup (4.9.8, 5.3.3).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from twisted.application.service import IService, Service
 from twisted.internet.defer import Deferred
@@ -342,15 +342,16 @@ class NameServerService(Service):
         """See L{NameServerSide.request_s}."""
         return self.side.request_s.status()
 
-    def brokers(self) -> tuple[LiveBrokerStatus, ...]:
-        """The brokers that live."""
+    def brokers(self) -> Iterator[LiveBrokerStatus]:
+        """The brokers that live, each as it is when it is asked for."""
         routes, now_s = self.routes, self._reactor.seconds()
-        found = []
-        for (cluster, address), live in sorted(routes.live.items()):
+        for cluster, address in sorted(routes.live):
+            live = routes.live.get((cluster, address))
+            if live is None:
+                continue
             groups = [routes.groups[name] for name in sorted(live.names) if name in routes.groups]
-            found.append(LiveBrokerStatus(
+            yield LiveBrokerStatus(
                 cluster=cluster, names=tuple(group.name for group in groups), address=address,
                 broker_ids=tuple(group.ids[address] for group in groups if address in group.ids),
                 ha_address=live.ha_address, heard_s=now_s - live.heard_s,
-            ))
-        return tuple(found)
+            )

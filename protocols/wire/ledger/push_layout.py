@@ -29,8 +29,8 @@ KINDS: Mapping[RequestCode, int] = {
     RequestCode.APPEND_ONCE: 9,
 }
 
-#: Most bodies in one APPEND, members in one METADATA answer, and bytes of one text.
-BODIES_MAX = 65536
+#: Most bodies in one APPEND: a member takes some milliseconds for them; members in one METADATA answer.
+BODIES_MAX = 16384
 #: Most bodies of one APPEND_ONCE that readers leave out.
 HIDDEN_BODIES_MAX = 64
 PEERS_MAX = 1024

@@ -27,7 +27,7 @@ CHALLENGE_CODE = 51102
 CHALLENGE_FIELD = "accessChallenge"
 
 #: Most bodies in one PUT.
-PUT_BODIES_MAX = 65536
+PUT_BODIES_MAX = 2048
 
 
 class BrokerKind(IntEnum):

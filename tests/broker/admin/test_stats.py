@@ -7,6 +7,7 @@ import json
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.rocketmq.answering.pieces import at_once
 from dledger.rocketmq.answering.refusals import Code
 from dledger.rocketmq.broker.admin import stats as stats_commands
 from dledger.rocketmq.broker.admin.stats import (
@@ -136,4 +137,4 @@ class TableTests(SynchronousTestCase):
         client = asked.client()
         for code in ITEMS:
             answer = client.ask(code, {})
-            self.assertEqual((answer.code, answer.body), (0, metadata_answer(asked.metadata, code)))
+            self.assertEqual((answer.code, answer.body), (0, at_once(metadata_answer(asked.metadata, code))))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.rocketmq.answering.pieces import at_once
 from dledger.rocketmq.answering.refusals import Code, Refused
 from dledger.rocketmq.broker.consuming.subscriptions import (
     TAGS_MAX,
@@ -60,7 +61,7 @@ class HeartbeatTests(SynchronousTestCase):
 
     def test_java(self) -> None:
         """Everything that a Java consumer says of itself."""
-        said = read_heartbeat(JAVA_HEARTBEAT)
+        said = at_once(read_heartbeat(JAVA_HEARTBEAT))
         self.assertEqual(said.client_id, "10.0.0.7@31#53")
         self.assertEqual(said.producer_groups, ("CLIENT_INNER_PRODUCER",))
         (data,) = said.consumers
@@ -73,7 +74,7 @@ class HeartbeatTests(SynchronousTestCase):
         """A client's own hashes count beside ours."""
         body = (b'{"clientID":"c","consumerDataSet":[{"groupName":"g","subscriptionDataSet":'
                 b'[{"topic":"t","subString":"A","codeSet":[7]}]}]}')
-        self.assertEqual(read_heartbeat(body).consumers[0].subscriptions["t"].codes, {65, 7})
+        self.assertEqual(at_once(read_heartbeat(body)).consumers[0].subscriptions["t"].codes, {65, 7})
 
     def test_nonsense(self) -> None:
         """Every wrong shape is refused by name."""
@@ -88,6 +89,6 @@ class HeartbeatTests(SynchronousTestCase):
             (b'{"clientID":"c","consumerDataSet":[{"groupName":"' + b"g" * 256 + b'"}]}', "groupName"),
             (b'{"clientID":"c","producerDataSet":[' + b"{}," * 256 + b"{}]}", "257"),
         ):
-            refused = self.assertRaises(Refused, read_heartbeat, body)
+            refused = self.assertRaises(Refused, at_once, read_heartbeat(body))
             self.assertEqual(refused.code, Code.SYSTEM_ERROR)
             self.assertIn(word, refused.remark)

@@ -12,6 +12,7 @@ from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.rocketmq.answering.pieces import at_once
 from dledger.rocketmq.metadata.files import Metadata
 from dledger.rocketmq.metadata.slave_synchronize import (
     ITEMS,
@@ -143,7 +144,9 @@ class SlaveTests(SynchronousTestCase):
             elif ours == 900:
                 slave.consumer_offsets.commit("here", "T", 0, 5, 5)
             master.consumer_offsets.commit("G", "U", 0, 60 + offset, 5)
-            self.master.bodies = {code: metadata_answer(master, code, is_whole=True) or b"" for code in ITEMS}
+            self.master.bodies = {
+                code: at_once(metadata_answer(master, code, is_whole=True)) or b"" for code in ITEMS
+            }
             self.assertEqual(dict(self.round().failed), {})
             offsets = slave.consumer_offsets
             self.assertEqual((offsets.query("G", "T", 0), offsets.query("G", "U", 0)), (found, 60 + offset))
@@ -321,7 +324,8 @@ class MasterTests(SynchronousTestCase):
         master.consumer_offsets.commit("G", "T", 3, 7, 8)
         master.delay_offsets.put(2, 9, 10)
         master.request_modes.adopt(b'{"messageRequestModeMap":{"T":{"G":{"mode":"POP"}}}}')
-        bodies = {code: body for code in ITEMS if (body := metadata_answer(master, code)) is not None}
+        answers = {code: at_once(metadata_answer(master, code)) for code in ITEMS}
+        bodies = {code: body for code, body in answers.items() if body is not None}
         self.assertEqual(len(bodies), 5)
         metadata = Metadata(MemoryDisk(), "c", now_ms=2)
         slave = SlaveSynchronize(
@@ -332,16 +336,17 @@ class MasterTests(SynchronousTestCase):
         self.assertEqual(len(self.successResultOf(slave.synchronize()).changed), 5)
         self.assertEqual(self.successResultOf(slave.synchronize()), Round())
         for code in ITEMS:
-            self.assertEqual(json.loads(metadata_answer(metadata, code) or b""), json.loads(bodies[code]))
+            answer = at_once(metadata_answer(metadata, code))
+            self.assertEqual(json.loads(answer or b""), json.loads(bodies[code]))
         master.topics.put(TopicConfig(topic_name="New"), 11)
-        self.assertNotEqual(metadata_answer(master, 21), bodies[21])
+        self.assertNotEqual(at_once(metadata_answer(master, 21)), bodies[21])
 
     def test_attributes(self) -> None:
         """A slave of ours asks for the attributes of topics; others get none, on which they would fail."""
         master = Metadata(MemoryDisk(), "c", now_ms=1)
         master.topics.put(TopicConfig(topic_name="F", rest={"attributes": {"message.type": "FIFO"}}), 2)
-        self.assertNotIn(b"FIFO", metadata_answer(master, 21) or b"")
-        self.assertIn(b"FIFO", metadata_answer(master, 21, is_whole=True) or b"")
+        self.assertNotIn(b"FIFO", at_once(metadata_answer(master, 21)) or b"")
+        self.assertIn(b"FIFO", at_once(metadata_answer(master, 21, is_whole=True)) or b"")
         seen: list[dict[str, str]] = []
 
         class Asked(Master):
@@ -365,5 +370,5 @@ class MasterTests(SynchronousTestCase):
         metadata = Metadata(MemoryDisk(), "c", now_ms=1)
         metadata.consumer_offsets.load(JAVA_43)
         for code in (21, 43, 45, 201):
-            self.assertIn(b'"stateVersion"', metadata_answer(metadata, code) or b"")
-        self.assertIsNone(metadata_answer(metadata, 60))
+            self.assertIn(b'"stateVersion"', at_once(metadata_answer(metadata, code)) or b"")
+        self.assertIsNone(at_once(metadata_answer(metadata, 60)))

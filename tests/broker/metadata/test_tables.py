@@ -8,6 +8,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.rocketmq.answering.pieces import at_once
 from dledger.rocketmq.metadata.offsets import ConsumerOffsets, DelayOffsets
 from dledger.rocketmq.metadata.tables import (
     GroupConfig,
@@ -110,7 +111,7 @@ class TopicsTests(SynchronousTestCase):
         """Strict JSON that slaves of all versions take: a complete version, no attributes, empty tables."""
         attributes = b'"attributes":{"+message.type":"NORMAL"}'
         self.topics.load(JAVA_TOPICS_4.replace(b'"order"', attributes + b',"order"'))
-        answer = json.loads(self.topics.wire_bytes())
+        answer = json.loads(at_once(self.topics.wire_pieces()))
         self.assertEqual(answer["dataVersion"], {"counter": 5, "stateVersion": 0, "timestamp": 1795265115563})
         self.assertEqual(answer["topicConfigTable"]["C1"]["attributes"], {})
         self.assertEqual((answer["topicQueueMappingDetailMap"], answer["topicQueueMappingInfoMap"]), ({}, {}))
@@ -118,15 +119,15 @@ class TopicsTests(SynchronousTestCase):
 
     def test_kept_for_a_version(self) -> None:
         """The answer is made once for a version; every change makes another."""
-        first = self.topics.wire_bytes()
-        self.assertIs(self.topics.wire_bytes(), first)
+        first = at_once(self.topics.wire_pieces())
+        self.assertIs(at_once(self.topics.wire_pieces()), first)
         self.topics.put(TopicConfig(topic_name="another"), 5)
-        second = self.topics.wire_bytes()
+        second = at_once(self.topics.wire_pieces())
         self.assertIn("another", json.loads(second)["topicConfigTable"])
         self.topics.delete("another", 6)
-        self.assertNotIn("another", json.loads(self.topics.wire_bytes())["topicConfigTable"])
+        self.assertNotIn("another", json.loads(at_once(self.topics.wire_pieces()))["topicConfigTable"])
         self.assertTrue(self.topics.adopt(second))
-        self.assertIn("another", json.loads(self.topics.wire_bytes())["topicConfigTable"])
+        self.assertIn("another", json.loads(at_once(self.topics.wire_pieces()))["topicConfigTable"])
 
     def test_adopt(self) -> None:
         """Another version replaces everything; the same version is not looked at."""
@@ -142,9 +143,10 @@ class TopicsTests(SynchronousTestCase):
         """A slave of ours has what its master has, and says the same."""
         self.topics.add_system_topics(cluster="C1", broker="b0", now_ms=77)
         slave = Topics(1)
-        self.assertTrue(slave.adopt(self.topics.wire_bytes()))
-        self.assertFalse(slave.adopt(self.topics.wire_bytes()))
-        self.assertEqual(json.loads(slave.wire_bytes()), json.loads(self.topics.wire_bytes()))
+        self.assertTrue(slave.adopt(at_once(self.topics.wire_pieces())))
+        self.assertFalse(slave.adopt(at_once(self.topics.wire_pieces())))
+        theirs = at_once(self.topics.wire_pieces())
+        self.assertEqual(json.loads(at_once(slave.wire_pieces())), json.loads(theirs))
 
 
 class GroupsTests(SynchronousTestCase):
@@ -159,7 +161,7 @@ class GroupsTests(SynchronousTestCase):
             again.load(groups.file_bytes())
             self.assertEqual(again.entries, groups.entries)
             self.assertEqual(b"CUSTOMIZED" in groups.file_bytes(), data is JAVA_201_5)
-            self.assertEqual(json.loads(groups.wire_bytes())["forbiddenTable"], {})
+            self.assertEqual(json.loads(at_once(groups.wire_pieces()))["forbiddenTable"], {})
 
     def test_first_use(self) -> None:
         """A group that nobody knows is made."""
@@ -194,7 +196,7 @@ class ConsumerOffsetsTests(SynchronousTestCase):
         fresh.load(JAVA_43)
         self.assertIsNone(fresh.version)
         self.assertNotIn(b"dataVersion", fresh.file_bytes())
-        self.assertEqual(json.loads(fresh.wire_bytes())["dataVersion"],
+        self.assertEqual(json.loads(at_once(fresh.wire_pieces()))["dataVersion"],
                          {"counter": 0, "stateVersion": 0, "timestamp": 0})
 
     def test_merge(self) -> None:
@@ -296,10 +298,10 @@ class CarriedTests(SynchronousTestCase):
         master = b'{"dataVersion":{"counter":2,"timestamp":7},"forbiddenTable":{"G":{"T":3}},' \
                  b'"subscriptionGroupTable":{}}'
         self.assertTrue(groups.adopt(master))
-        self.assertIn(b'"forbiddenTable":{"G":{"T":3}}', groups.wire_bytes())
+        self.assertIn(b'"forbiddenTable":{"G":{"T":3}}', at_once(groups.wire_pieces()))
         fresh = Groups(2)
         fresh.load(groups.file_bytes())
-        self.assertIn(b'"forbiddenTable":{"G":{"T":3}}', fresh.wire_bytes())
+        self.assertIn(b'"forbiddenTable":{"G":{"T":3}}', at_once(fresh.wire_pieces()))
 
     def test_group_topic_map(self) -> None:
         """The same for the topics of groups."""
@@ -307,7 +309,7 @@ class CarriedTests(SynchronousTestCase):
         data = b'{"groupTopicMap":{"G":["T"]},"offsetTable":{"T@G":{0:1}}}'
         self.assertTrue(offsets.adopt(data))
         self.assertFalse(offsets.adopt(data))
-        self.assertIn(b'"groupTopicMap":{"G":["T"]}', offsets.wire_bytes())
+        self.assertIn(b'"groupTopicMap":{"G":["T"]}', at_once(offsets.wire_pieces()))
         fresh = ConsumerOffsets(2)
         fresh.load(offsets.file_bytes())
-        self.assertIn(b'"groupTopicMap":{"G":["T"]}', fresh.wire_bytes())
+        self.assertIn(b'"groupTopicMap":{"G":["T"]}', at_once(fresh.wire_pieces()))

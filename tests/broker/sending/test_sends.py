@@ -11,6 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.rocketmq.answering.refusals import Code, Refused
 from dledger.rocketmq.broker.options.groups import retry_topic
 from dledger.rocketmq.broker.producing.send_properties import PROPERTIES_ROOM
+from dledger.rocketmq.broker.producing.sending.sends import BATCH_MAX
 from dledger.rocketmq.metadata.tables import GroupConfig
 from protocols.wire.remoting import RemotingCommand, encode_command
 from protocols.wire.rocketmq.layout import PROPERTIES_BYTES_MAX
@@ -506,6 +507,14 @@ class BatchTests(SendCase):
             ("do not fit", self.batch(bytes(5000)), {}),
         ):
             self.refused(Code.MESSAGE_ILLEGAL, words, body, code=320, batch="true", **fields)
+
+    def test_most_messages(self) -> None:
+        """A batch is stored in one turn, so it has a bound."""
+        item = BatchItem(flag=0, body=b"", properties_data=b"")
+        self.refused(
+            Code.MESSAGE_ILLEGAL, f"a batch of {BATCH_MAX + 1} messages: write 1 to {BATCH_MAX}",
+            encode_batch([item] * (BATCH_MAX + 1)), code=320, batch="true",
+        )
 
     def test_refused_items(self) -> None:
         """One message of a batch that asks for more than to be stored at once: nothing is stored."""

@@ -19,6 +19,7 @@ from enum import Enum
 
 import attrs
 
+from dledger.rocketmq.answering.pieces import at_once
 from dledger.rocketmq.answering.refusals import Fields
 from dledger.rocketmq.broker.access.accounts import RETRY, AccessRight
 from dledger.rocketmq.broker.admin.refused import ABSENT
@@ -207,7 +208,7 @@ def needs_of(request: RemotingCommand, *, reply_topic: str) -> Iterator[Need]:
     elif code == UNREGISTER and (group := fields.text("consumerGroup", "")):
         yield RETRY + group, SUB
     elif code == HEART_BEAT:
-        for data in read_heartbeat(request.body).consumers:
+        for data in at_once(read_heartbeat(request.body)).consumers:
             yield RETRY + data.group, SUB
             for topic in data.subscriptions:
                 yield topic, SUB
@@ -222,7 +223,7 @@ def needs_of(request: RemotingCommand, *, reply_topic: str) -> Iterator[Need]:
     elif code == ASSIGNMENT:
         yield RETRY + read_group(request.body), SUB
     elif code in LOCKS:
-        group, _client, _queues = read_queues(request.body)
+        group, _client, _queues = at_once(read_queues(request.body))
         yield RETRY + group, SUB
 
 
@@ -258,10 +259,10 @@ def client_of(request: RemotingCommand) -> Client | None:
     @raise Refused: SYSTEM_ERROR: the body is malformed.
     """
     if request.code == HEART_BEAT:
-        said = read_heartbeat(request.body)
+        said = at_once(read_heartbeat(request.body))
         return Client(said.client_id, bool(said.consumers), said.producer_groups)
     if request.code in LOCKS:
-        return Client(read_queues(request.body)[1])
+        return Client(at_once(read_queues(request.body))[1])
     return None
 
 

@@ -21,7 +21,8 @@ from collections.abc import Mapping
 from twisted.internet.defer import TimeoutError as DeferredTimeout
 from twisted.python.failure import Failure
 
-from dledger.rocketmq.answering.java_json import wire_json
+from dledger.rocketmq.answering.java_json import wire_items, wire_json
+from dledger.rocketmq.answering.pieces import ITEMS_A_PIECE, Pieces
 from dledger.rocketmq.answering.refusals import Code, CommandGroup, Fields, Handlers, Refused
 from dledger.rocketmq.broker.consuming.consumers import ConsumerTable
 from dledger.rocketmq.broker.consuming.producers import KnownProducer, ProducerTable
@@ -66,24 +67,30 @@ class ClientQueries(CommandGroup):
 
     # -- producers -------------------------------------------------------------------------------
 
-    def _producers_of(self, connection: CommandConnection, request: RemotingCommand) -> None:
+    def _producers_of(self, connection: CommandConnection, request: RemotingCommand) -> Pieces[None]:
         group = Fields(request.ext_fields).text("producerGroup")
         found = self._producers.known(group)
         if not found:
             raise Refused(Code.SYSTEM_ERROR, f"the producer group[{shown_bare(group)}] not exist")
-        connection.answer(request, body=wire_json({"connectionSet": [
+        listed = yield from wire_items(
             {"clientAddr": one.address, "clientId": one.client_id, "language": one.language or "OTHER",
              "version": one.version}
             for one in found[:PRODUCERS_MAX]
-        ]}))
+        )
+        connection.answer(request, body=b'{"connectionSet":[' + listed + b"]}")
 
-    def _all_producers(self, connection: CommandConnection, request: RemotingCommand) -> None:
-        groups: dict[str, list[Mapping[str, object]]] = {}
-        for group in self._producers.groups():
-            groups[group] = [_info(one) for one in self._producers.known(group)]
-            if sum(map(len, groups.values())) > PRODUCERS_MAX:
+    def _all_producers(self, connection: CommandConnection, request: RemotingCommand) -> Pieces[None]:
+        parts, left = [], PRODUCERS_MAX
+        for number, group in enumerate(self._producers.groups(), 1):
+            if not number % (ITEMS_A_PIECE // 4):
+                yield
+            known = self._producers.known(group)
+            left -= len(known)
+            if left < 0:
                 raise Refused(Code.SYSTEM_ERROR, f"more than {PRODUCERS_MAX} producers: ask for one group")
-        connection.answer(request, body=wire_json({"data": groups}))
+            listed = yield from wire_items(map(_info, known))
+            parts.append(wire_json([group])[1:-1] + b":[" + listed + b"]")
+        connection.answer(request, body=b'{"data":{' + b",".join(parts) + b"}}")
 
     # -- one consumer ----------------------------------------------------------------------------
 

@@ -30,7 +30,8 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from dledger.base.disk.disk import Disk, DiskSpace
-from dledger.rocketmq.answering.java_json import read_document, wire_json
+from dledger.rocketmq.answering.java_json import read_request, wire_json
+from dledger.rocketmq.answering.pieces import Pieces
 from dledger.rocketmq.answering.refusals import Code, CommandGroup, Fields, Handlers, Refused
 from dledger.rocketmq.broker.admin.ha_info import ha_counters, ha_runtime_info
 from dledger.rocketmq.broker.admin.info import broker_options, log_space, runtime_info
@@ -74,6 +75,8 @@ QUEUES_MAX = 65_535
 FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
 #: Topics or groups of one list.
 LIST_MAX = 4_096
+#: Of them, those that are read, or entered in the table, in one piece: each is a line of the log.
+ENTRIES = 16
 
 SYSTEM_TOPICS = frozenset({
     "TBW102", "SCHEDULE_TOPIC_XXXX", "BenchmarkTest", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRACE_TOPIC",
@@ -173,7 +176,7 @@ class AdminCommands(CommandGroup):
         if topic in SYSTEM_TOPICS or topic in own or topic.startswith("rmq_sys_"):
             raise Refused(Code.SYSTEM_ERROR, f"The topic[{topic}] is conflict with system topic.")
 
-    def _put_topic(self, connection: CommandConnection, request: RemotingCommand) -> None:
+    def _put_topic(self, connection: CommandConnection, request: RemotingCommand) -> Pieces[None]:
         fields = Fields(request.ext_fields)
         self._refuse_slave()
         topic = TopicConfig(
@@ -183,12 +186,14 @@ class AdminCommands(CommandGroup):
             topic_sys_flag=fields.number("topicSysFlag", 0), order=fields.flag("order", False),
         )
         changes = read_changes(fields.text("attributes", ""))
-        self._put_topics(connection, request, [self._checked_topic(topic, changes)])
+        return self._put_topics(connection, request, [self._checked_topic(topic, changes)])
 
-    def _put_topic_list(self, connection: CommandConnection, request: RemotingCommand) -> None:
+    def _put_topic_list(self, connection: CommandConnection, request: RemotingCommand) -> Pieces[None]:
         self._refuse_slave()
         topics = []
-        for item in _listed(request.body, "topicConfigList"):
+        for number, item in enumerate(_listed(request.body, "topicConfigList"), 1):
+            if not number % ENTRIES:
+                yield
             try:
                 topic = TopicConfig.read(item, "topic")
             except BodyError as error:
@@ -196,7 +201,7 @@ class AdminCommands(CommandGroup):
             changes = read_attributes(topic.rest)
             read_changes(",".join(f"{name}={value}" if value else name for name, value in changes.items()))
             topics.append(self._checked_topic(attrs.evolve(topic, rest={}), changes))
-        self._put_topics(connection, request, topics)
+        yield from self._put_topics(connection, request, topics)
 
     def _checked_topic(self, topic: TopicConfig, changes: Mapping[str, str]) -> TopicConfig:
         """
@@ -230,8 +235,10 @@ class AdminCommands(CommandGroup):
 
     def _put_topics(
         self, connection: CommandConnection, request: RemotingCommand, topics: list[TopicConfig]
-    ) -> None:
-        for topic in topics:
+    ) -> Pieces[None]:
+        for number, topic in enumerate(topics, 1):
+            if not number % ENTRIES:
+                yield
             self._metadata.topics.put(topic, self._wall_ms())
             self.log.info("topic {topic} is changed by {address}",
                           topic=topic.topic_name, address=connection.address)
@@ -286,23 +293,29 @@ class AdminCommands(CommandGroup):
             await store.checkpoint()
         await self._parts.save()
 
-    def _put_group(self, connection: CommandConnection, request: RemotingCommand) -> None:
+    def _put_group(self, connection: CommandConnection, request: RemotingCommand) -> Pieces[None]:
         self._refuse_slave()
         try:
-            document = read_document(request.body)
+            document = read_request(request.body)
         except BodyError as error:
             raise Refused(Code.SYSTEM_ERROR, f"subscription group: {error}") from error
-        self._put_groups(connection, request, [_checked_group(document)])
+        return self._put_groups(connection, request, [_checked_group(document)])
 
-    def _put_group_list(self, connection: CommandConnection, request: RemotingCommand) -> None:
+    def _put_group_list(self, connection: CommandConnection, request: RemotingCommand) -> Pieces[None]:
         self._refuse_slave()
-        groups = [_checked_group(item) for item in _listed(request.body, "groupConfigList")]
-        self._put_groups(connection, request, groups)
+        groups = []
+        for number, item in enumerate(_listed(request.body, "groupConfigList"), 1):
+            groups.append(_checked_group(item))
+            if not number % ENTRIES:
+                yield
+        yield from self._put_groups(connection, request, groups)
 
     def _put_groups(
         self, connection: CommandConnection, request: RemotingCommand, groups: list[GroupConfig]
-    ) -> None:
-        for group in groups:
+    ) -> Pieces[None]:
+        for number, group in enumerate(groups, 1):
+            if not number % ENTRIES:
+                yield
             self._metadata.groups.put(group, self._wall_ms())
             self.log.info("group {group} is changed by {address}",
                           group=group.group_name, address=connection.address)
@@ -371,7 +384,7 @@ class AdminCommands(CommandGroup):
 def _listed(body: bytes, name: str) -> list[JsonObject]:
     """The objects of a list in a document. @raise Refused: it is malformed, empty or too long."""
     try:
-        items = read_document(body).get(name)
+        items = read_request(body).get(name)
         if not isinstance(items, list) or not 0 < len(items) <= LIST_MAX:
             raise BodyError(f"{name} is not a list of 1 to {LIST_MAX}")
         return [to_object(item, f"item of {name}") for item in items]

@@ -13,10 +13,11 @@ Source: AdminBrokerProcessor, BrokerStatsManager (4.9.8, 5.3.3).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from dledger.rocketmq.answering.java_json import wire_json
+from dledger.rocketmq.answering.pieces import ITEMS_A_PIECE, Pieces
 from dledger.rocketmq.answering.refusals import LONG_MAX, Code, CommandGroup, Fields, Handlers, Refused
 from dledger.rocketmq.broker.admin.stats import QUEUES_MAX, StatsCommands, queue_table
 from dledger.rocketmq.broker.consuming.consumers import ConsumerTable
@@ -76,11 +77,11 @@ class QueueQueries(CommandGroup):
 
     # -- figures ---------------------------------------------------------------------------------
 
-    def _view(self, connection: CommandConnection, request: RemotingCommand) -> None:
+    def _view(self, connection: CommandConnection, request: RemotingCommand) -> Pieces[None]:
         fields = Fields(request.ext_fields)
         name, key = fields.text("statsName"), fields.text("statsKey")
         if name == TOPIC_PUT_NUMS and self._metadata.topics.get(key) is not None:
-            sums = self._put(key)
+            sums: Iterable[float] = yield from self._put(key)
         elif name == GROUP_GET_NUMS and (group := key.rpartition("@")[2]) and "@" in key:
             sums = self._progress.rates.last((group, key.rpartition("@")[0]))
         else:
@@ -93,7 +94,7 @@ class QueueQueries(CommandGroup):
             for window, window_ms, count in zip(_WINDOWS, WINDOWS_MS, sums, strict=True)
         }))
 
-    def _put(self, topic: str) -> tuple[float, ...]:
+    def _put(self, topic: str) -> Pieces[tuple[float, ...]]:
         """Messages of the last minute, hour and day."""
         numbers = [queue_id for name, queue_id in self._store.queues.keys() if name == topic]
         if len(numbers) > COUNTED_MAX:
@@ -106,6 +107,7 @@ class QueueQueries(CommandGroup):
                 for queue_id in numbers:
                     queue = self._store.queues.get(topic, queue_id)
                     begin = offset_at(self._store, topic, queue_id, now_ms - window_ms)
+                    yield
                     count += 0 if queue is None else queue.next_index - begin
                 sums.append(float(count))
         except StoreError as error:
@@ -114,40 +116,55 @@ class QueueQueries(CommandGroup):
 
     # -- all groups ------------------------------------------------------------------------------
 
-    def _consumed(self, connection: CommandConnection, request: RemotingCommand) -> None:
+    def _consumed(self, connection: CommandConnection, request: RemotingCommand) -> Pieces[None]:
         is_ordered = Fields(request.ext_fields).flag("isOrder", False)
         parts, lag, held, left = [], 0, 0, QUEUES_MAX
-        for group in sorted(self._metadata.groups.entries):
-            found = []
-            for topic in self._topics_of(group, is_ordered=is_ordered):
-                left -= topic.write_queue_nums
+        committed: dict[str, list[str]] = {}
+        for number, (group, topic, _) in enumerate(list(self._metadata.consumer_offsets.rows()), 1):
+            committed.setdefault(group, []).append(topic)
+            if not number % ITEMS_A_PIECE:
+                yield
+        for number, group in enumerate(sorted(self._metadata.groups.entries), 1):
+            if not number % ITEMS_A_PIECE:
+                yield
+            found: list[_Stats] = []
+            for config in self._topics_of(group, committed.get(group, ()), is_ordered=is_ordered):
+                left -= config.write_queue_nums
                 if left < 0:
                     raise Refused(Code.SYSTEM_ERROR, f"more than {QUEUES_MAX} queues: ask for a group (208)")
-                found.append(self._of(group, topic.topic_name, topic.write_queue_nums))
+                found.append((yield from self._of(group, config.topic_name, config.write_queue_nums)))
+                yield
             lag += sum(one.lag for one in found)
             held += sum(one.held for one in found)
             parts.append(wire_json({group: []})[:-2] + b",".join(one.document for one in found) + b"]}")
         head = wire_json({"brokerAddr": self._own.text, "totalDiff": lag, "totalInflightDiff": held})
         connection.answer(request, body=head[:-1] + b',"consumeStatsList":[' + b",".join(parts) + b"]}")
 
-    def _topics_of(self, group: str, *, is_ordered: bool) -> Iterator[TopicConfig]:
+    def _topics_of(
+        self, group: str, committed: Iterable[str], *, is_ordered: bool
+    ) -> Iterator[TopicConfig]:
+        """@param committed: topics in which the group has committed."""
         subscribed = self._table.topics_of(group)
-        for name in sorted(self._metadata.consumer_offsets.topics_of(group)):
+        for name in sorted(committed):
             topic = self._metadata.topics.get(name)
             if topic is None or (is_ordered and not topic.order):
                 continue
             if not subscribed or name in subscribed:
                 yield topic
 
-    def _of(self, group: str, topic: str, queues: int) -> _Stats:
-        entries, lag, held = [], 0, 0
-        for queue_id in range(queues):
+    def _of(self, group: str, topic: str, queues: int) -> Pieces[_Stats]:
+        lag = held = 0
+
+        def of(queue_id: int) -> tuple[str, int, bytes]:
+            nonlocal lag, held
             one = self._stats.consumed(group, topic, queue_id)
             lag += one["brokerOffset"] - one["consumerOffset"]
             held += one["pullOffset"] - one["consumerOffset"]
-            entries.append((topic, queue_id, wire_json(one)))
+            return topic, queue_id, wire_json(one)
+
         tps = round(self._progress.rates.per_second((group, topic)), 4)
-        return _Stats(queue_table(self._config.broker_name, entries, consumeTps=tps), lag, held)
+        table = yield from queue_table(self._config.broker_name, map(of, range(queues)), consumeTps=tps)
+        return _Stats(table, lag, held)
 
     # -- units of a queue ------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Iterator
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from dledger.rocketmq.answering.pieces import Pieces
 from dledger.rocketmq.answering.refusals import (
     LONG_MAX,
     LONG_MIN,
@@ -69,7 +70,7 @@ class ResetOffsets(CommandGroup):
         """By request code."""
         return {INVOKE_BROKER_TO_RESET_OFFSET: self._reset}
 
-    def _reset(self, connection: CommandConnection, request: RemotingCommand) -> None:
+    def _reset(self, connection: CommandConnection, request: RemotingCommand) -> Pieces[None]:
         fields = Fields(request.ext_fields)
         name, group = fields.text("topic"), fields.text("group")
         timestamp_ms = fields.number("timestamp", least=LONG_MIN, most=LONG_MAX)
@@ -88,18 +89,23 @@ class ResetOffsets(CommandGroup):
             if queue_id >= 0 and offset != -1:
                 entries = [(queue_id, self._checked(name, group, queue_id, offset))]
             else:
-                entries = list(self._offsets(
+                entries = []
+                for entry in self._offsets(
                     topic, group, timestamp_ms, is_forced=is_forced,
                     queues=range(topic.write_queue_nums) if queue_id < 0 else (queue_id,),
-                ))
+                ):
+                    entries.append(entry)
+                    yield
         except (OSError, StoreError) as error:
             raise Refused(Code.SYSTEM_ERROR, str(error)) from error
         is_ours = pops or (queue_id >= 0 and offset != -1)
         if is_ours and self._config.is_slave:
             raise Refused(Code.SYSTEM_ERROR, "Can not reset offset in slave broker")
+        body = yield from queue_table(
+            self._config.broker_name, ((name, one, b"%d" % at) for one, at in entries)
+        )
         if is_ours:
             self._commit(name, group, entries)
-        body = queue_table(self._config.broker_name, ((name, one, b"%d" % at) for one, at in entries))
         reported = self._table.notify(group, RemotingCommand(
             code=RESET_CONSUMER_CLIENT_OFFSET, opaque=0, body=body,
             ext_fields={"topic": name, "group": group, "timestamp": str(timestamp_ms), "isForce": "true"},

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from dledger.rocketmq.answering.java_json import wire_json
+from dledger.rocketmq.answering.java_json import wire_items, wire_json
+from dledger.rocketmq.answering.pieces import ITEMS_A_PIECE, Pieces
 from dledger.rocketmq.answering.refusals import Code, CommandGroup, Fields, Handlers, Refused
 from dledger.rocketmq.broker.consuming.consumers import ConsumerTable
 from dledger.rocketmq.broker.consuming.pull_progress import PullProgress
@@ -41,9 +42,15 @@ CONSUMER_NOT_ONLINE = 206
 QUEUES_MAX = 16_384
 
 
-def queue_table(broker_name: str, entries: Iterable[tuple[str, int, bytes]], **more: object) -> bytes:
+#: Queues of one piece: of each some bytes of the store are read.
+QUEUES = 32
+
+
+def queue_table(
+    broker_name: str, entries: Iterable[tuple[str, int, bytes]], **more: object
+) -> Pieces[bytes]:
     """
-    A document with C{offsetTable}, whose keys are queues.
+    A document with C{offsetTable}, whose keys are queues; in pieces.
 
     @param entries: topic, number of the queue, and the value as JSON.
     @param more: further fields of the document.
@@ -55,6 +62,8 @@ def queue_table(broker_name: str, entries: Iterable[tuple[str, int, bytes]], **m
         parts.append(key + b":" + value)
         if len(parts) > QUEUES_MAX:
             raise Refused(Code.SYSTEM_ERROR, f"more than {QUEUES_MAX} queues: ask for one topic")
+        if not len(parts) % QUEUES:
+            yield
     head = wire_json(more)[:-1] + (b"," if more else b"")
     return head + b'"offsetTable":{' + b",".join(parts) + b"}}"
 
@@ -82,7 +91,9 @@ class StatsCommands(CommandGroup):
 
     # -- by queue --------------------------------------------------------------------------------
 
-    def _table_body(self, entries: Iterable[tuple[str, int, Mapping[str, object]]], **more: object) -> bytes:
+    def _table_body(
+        self, entries: Iterable[tuple[str, int, Mapping[str, object]]], **more: object
+    ) -> Pieces[bytes]:
         named = ((topic, queue_id, wire_json(value)) for topic, queue_id, value in entries)
         return queue_table(self._config.broker_name, named, **more)
 
@@ -112,32 +123,34 @@ class StatsCommands(CommandGroup):
         except OSError as error:
             raise Refused(Code.SYSTEM_ERROR, f"reading {topic}, queue {queue_id}: {error}") from error
 
-    def _topic_stats(self, connection: CommandConnection, request: RemotingCommand) -> None:
+    def _topic_stats(self, connection: CommandConnection, request: RemotingCommand) -> Pieces[None]:
         topic = self._known_topic(Fields(request.ext_fields).text("topic"))
         name = topic.topic_name
-        entries = []
-        for queue_id in range(topic.write_queue_nums):
+
+        def of(queue_id: int) -> tuple[str, int, Mapping[str, object]]:
             begin, end = self._ends(name, queue_id)
-            entries.append((name, queue_id, {
+            return name, queue_id, {
                 "lastUpdateTimestamp": self._stored_ms(name, queue_id, end - 1),
                 "maxOffset": end, "minOffset": begin,
-            }))
-        connection.answer(request, body=self._table_body(entries))
+            }
 
-    def _consume_stats(self, connection: CommandConnection, request: RemotingCommand) -> None:
+        body = yield from self._table_body(map(of, range(topic.write_queue_nums)))
+        connection.answer(request, body=body)
+
+    def _consume_stats(self, connection: CommandConnection, request: RemotingCommand) -> Pieces[None]:
         """Answer a group's offsets in one topic, or in all topics of its subscriptions and commits."""
         fields = Fields(request.ext_fields)
         group, wanted = fields.text("consumerGroup"), fields.text("topic", "")
         topics = {wanted} if wanted else {
             *self._metadata.consumer_offsets.topics_of(group), *self._table.topics_of(group)
         }
-        entries = []
-        for name in sorted(topics):
-            topic = self._metadata.topics.get(name)
-            for queue_id in range(topic.read_queue_nums if topic is not None else 0):
-                entries.append((name, queue_id, self.consumed(group, name, queue_id)))
+        entries = (
+            (name, queue_id, self.consumed(group, name, queue_id))
+            for name in sorted(topics) if (topic := self._metadata.topics.get(name)) is not None
+            for queue_id in range(topic.read_queue_nums)
+        )
         tps = 0.0 + sum(self._progress.rates.per_second((group, name)) for name in topics)
-        connection.answer(request, body=self._table_body(entries, consumeTps=round(tps, 4)))
+        connection.answer(request, body=(yield from self._table_body(entries, consumeTps=round(tps, 4))))
 
     def consumed(self, group: str, topic: str, queue_id: int) -> dict[str, int]:
         """How far a group is in a queue. @raise Refused: the store cannot be read."""
@@ -150,7 +163,7 @@ class StatsCommands(CommandGroup):
 
     # -- others ----------------------------------------------------------------------------------
 
-    def _connections(self, connection: CommandConnection, request: RemotingCommand) -> None:
+    def _connections(self, connection: CommandConnection, request: RemotingCommand) -> Pieces[None]:
         group = Fields(request.ext_fields).text("consumerGroup")
         data = self._table.data_of(group)
         if data is None:
@@ -159,20 +172,22 @@ class StatsCommands(CommandGroup):
             one.topic: one.document()
             for one in self._table.subscriptions_of(group)
         }
-        connection.answer(request, body=wire_json({
-            "connectionSet": [
-                {"clientAddr": member.address, "clientId": member.client_id,
-                 "language": member.language or "OTHER", "version": member.version}
-                for member in self._table.members_of(group)
-            ],
+        members = yield from wire_items(
+            {"clientAddr": member.address, "clientId": member.client_id,
+             "language": member.language or "OTHER", "version": member.version}
+            for member in self._table.members_of(group)
+        )
+        rest = wire_json({
             "consumeFromWhere": data.consume_from, "consumeType": data.consume_type,
             "messageModel": data.message_model, "subscriptionTable": subscriptions,
-        }))
+        })
+        connection.answer(request, body=b'{"connectionSet":[' + members + b"]," + rest[1:])
 
-    def _groups(self, connection: CommandConnection, request: RemotingCommand) -> None:
+    def _groups(self, connection: CommandConnection, request: RemotingCommand) -> Pieces[None]:
         topic = Fields(request.ext_fields).text("topic")
         groups = {*self._table.groups_of(topic), *self._metadata.consumer_offsets.groups_of(topic)}
-        connection.answer(request, body=wire_json({"groupList": sorted(groups)}))
+        listed = yield from wire_items(sorted(groups), ITEMS_A_PIECE)
+        connection.answer(request, body=b'{"groupList":[' + listed + b"]}")
 
     def _topic(self, connection: CommandConnection, request: RemotingCommand) -> None:
         topic = self._known_topic(Fields(request.ext_fields).text("topic"))
@@ -196,8 +211,8 @@ class TableCommands(CommandGroup):
         """By request code."""
         return dict.fromkeys(ITEMS, self._answer)
 
-    def _answer(self, connection: CommandConnection, request: RemotingCommand) -> None:
+    def _answer(self, connection: CommandConnection, request: RemotingCommand) -> Pieces[None]:
         is_whole = Fields(request.ext_fields).flag(WHOLE, False)
-        body = metadata_answer(self._metadata, request.code, is_whole=is_whole)
+        body = yield from metadata_answer(self._metadata, request.code, is_whole=is_whole)
         assert body is not None
         connection.answer(request, body=body)

@@ -27,7 +27,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from dledger.rocketmq.answering.java_json import read_document, to_long, wire_json
+from dledger.rocketmq.answering.java_json import read_document, read_request, to_long, wire_json
 from dledger.rocketmq.answering.refusals import Code, CommandGroup, Handlers, Refused
 from dledger.rocketmq.broker.consuming.consumers import ConsumerTable
 from dledger.rocketmq.broker.consuming.subscriptions import BROADCASTING
@@ -262,7 +262,7 @@ def read_group(body: bytes) -> str:
 def _document(body: bytes, *names: str) -> tuple[dict[str, object], list[str]]:
     """A request, and its names. @raise Refused: it is malformed."""
     try:
-        document = read_document(body)
+        document = read_request(body)
         return document, [name_in(document, name) for name in names]
     except BodyError as error:
         raise Refused(Code.SYSTEM_ERROR, str(error)) from error

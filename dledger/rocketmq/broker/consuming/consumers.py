@@ -26,7 +26,8 @@ from itertools import islice
 import attrs
 from twisted.logger import Logger
 
-from dledger.rocketmq.answering.java_json import read_document, wire_json
+from dledger.rocketmq.answering.java_json import read_request, wire_items
+from dledger.rocketmq.answering.pieces import ITEMS_A_PIECE, Pieces
 from dledger.rocketmq.answering.refusals import Code, CommandGroup, Fields, Handlers, Refused
 from dledger.rocketmq.broker.consuming.producers import EXPIRED_MS, Member, ProducerRights, ProducerTable
 from dledger.rocketmq.broker.consuming.subscriptions import (
@@ -343,8 +344,8 @@ class ConsumerCommands(CommandGroup):
         found = self._metadata.groups.get(group)
         return found is None or found.notify_consumer_ids_changed_enable
 
-    def _heart_beat(self, connection: CommandConnection, request: RemotingCommand) -> None:
-        said = read_heartbeat(request.body)
+    def _heart_beat(self, connection: CommandConnection, request: RemotingCommand) -> Pieces[None]:
+        said = yield from read_heartbeat(request.body)
         now_ms = self._steady_ms()
         rights = self._rights
         owner = "" if rights is None else rights.owner_of(connection)
@@ -354,6 +355,7 @@ class ConsumerCommands(CommandGroup):
                     connection, said.client_id, name, now_ms, owner, kind=(request.language, request.version)
                 )
         for data in said.consumers:
+            yield  # (A group's other members are informed of a new one.)
             group = find_group(self._metadata, self._config, data.group, self._wall_ms())
             if group is None:
                 continue  # its pulls are refused
@@ -372,17 +374,18 @@ class ConsumerCommands(CommandGroup):
             self.table.unregister(connection, group, notifies=self._notifies(group))
         connection.answer(request)
 
-    def _list(self, connection: CommandConnection, request: RemotingCommand) -> None:
+    def _list(self, connection: CommandConnection, request: RemotingCommand) -> Pieces[None]:
         group = Fields(request.ext_fields).text("consumerGroup")
         ids = [member.client_id for member in self.table.members_of(group)]
         if not ids:
             raise Refused(Code.SYSTEM_ERROR, f"no consumer for this group, {shown(group)}")
-        connection.answer(request, body=wire_json({"consumerIdList": ids}))
+        listed = yield from wire_items(ids, ITEMS_A_PIECE)
+        connection.answer(request, body=b'{"consumerIdList":[' + listed + b"]}")
 
     def _check(self, connection: CommandConnection, request: RemotingCommand) -> None:
         """Answer whether a subscription is valid."""
         try:
-            document = read_document(request.body).get("subscriptionData")
+            document = read_request(request.body).get("subscriptionData")
             if document is not None:
                 filter_of(
                     read_subscription(to_object(document, "subscriptionData")),

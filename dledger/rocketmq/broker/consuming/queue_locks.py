@@ -16,7 +16,8 @@ from collections.abc import Callable
 
 import attrs
 
-from dledger.rocketmq.answering.java_json import read_document, wire_json
+from dledger.rocketmq.answering.java_json import read_request, wire_items
+from dledger.rocketmq.answering.pieces import ITEMS_A_PIECE, Pieces
 from dledger.rocketmq.answering.refusals import Code, CommandGroup, Handlers, Refused
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.documents import name_in, to_object
@@ -66,13 +67,14 @@ class QueueLocks(CommandGroup):
         now_ms = self._steady_ms()
         self._locks = {at: one for at, one in self._locks.items() if now_ms - one.asked_ms <= EXPIRED_MS}
 
-    def _lock(self, connection: CommandConnection, request: RemotingCommand) -> None:
-        group, client_id, queues = read_queues(request.body)
+    def _lock(self, connection: CommandConnection, request: RemotingCommand) -> Pieces[None]:
+        group, client_id, queues = yield from read_queues(request.body)
         now_ms = self._steady_ms()
-        mine = [queue for queue in queues if self._take(group, queue, client_id, now_ms)]
-        connection.answer(request, body=wire_json({"lockOKMQSet": [
-            {"topic": topic, "brokerName": broker, "queueId": number} for topic, broker, number in mine
-        ]}))
+        mine = yield from wire_items(
+            {"topic": queue[0], "brokerName": queue[1], "queueId": queue[2]}
+            for queue in queues if self._take(group, queue, client_id, now_ms)
+        )
+        connection.answer(request, body=b'{"lockOKMQSet":[' + mine + b"]}")
 
     def _take(self, group: str, queue: _Queue, client_id: str, now_ms: int) -> bool:
         found = self._locks.get((group, queue))
@@ -87,16 +89,18 @@ class QueueLocks(CommandGroup):
         found.asked_ms = now_ms
         return True
 
-    def _unlock(self, connection: CommandConnection, request: RemotingCommand) -> None:
-        group, client_id, queues = read_queues(request.body)
-        for queue in queues:
+    def _unlock(self, connection: CommandConnection, request: RemotingCommand) -> Pieces[None]:
+        group, client_id, queues = yield from read_queues(request.body)
+        for number, queue in enumerate(queues, 1):
+            if not number % ITEMS_A_PIECE:
+                yield
             found = self._locks.get((group, queue))
             if found is not None and found.client_id == client_id:
                 del self._locks[group, queue]
         connection.answer(request)
 
 
-def read_queues(body: bytes) -> tuple[str, str, list[_Queue]]:
+def read_queues(body: bytes) -> Pieces[tuple[str, str, list[_Queue]]]:
     """
     Read the body of requests 41 and 42.
 
@@ -104,12 +108,16 @@ def read_queues(body: bytes) -> tuple[str, str, list[_Queue]]:
     @raise Refused: SYSTEM_ERROR: it is malformed.
     """
     try:
-        document = read_document(body)
+        document = read_request(body)
         queues = document.get("mqSet")
         if not isinstance(queues, list) or len(queues) > QUEUES_MAX:
             raise BodyError(f"mqSet={shown(queues)} is not an array of at most {QUEUES_MAX} queues")
-        return (name_in(document, "consumerGroup"), name_in(document, "clientId"),
-                [_queue(to_object(one, "item of mqSet")) for one in queues])
+        group, client_id, found = name_in(document, "consumerGroup"), name_in(document, "clientId"), []
+        for number, one in enumerate(queues, 1):
+            found.append(_queue(to_object(one, "item of mqSet")))
+            if not number % (ITEMS_A_PIECE // 2):
+                yield
+        return group, client_id, found
     except BodyError as error:
         raise Refused(Code.SYSTEM_ERROR, f"queues to lock: {error}") from error
 

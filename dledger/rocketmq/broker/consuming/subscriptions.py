@@ -16,7 +16,8 @@ from collections.abc import Mapping
 
 import attrs
 
-from dledger.rocketmq.answering.java_json import read_document
+from dledger.rocketmq.answering.java_json import read_request
+from dledger.rocketmq.answering.pieces import Pieces
 from dledger.rocketmq.answering.refusals import Code, Refused
 from dledger.rocketmq.broker.consuming.sql92 import SqlError, SqlFilter, compiled
 from protocols.wire.documents import name_in, objects_in
@@ -27,6 +28,8 @@ from protocols.wire.rocketmq.message import java_hash
 #: The most tags of a subscription, topics of one group, and groups of one client.
 TAGS_MAX = 1024
 TOPICS_MAX = 1024
+#: Subscriptions that are read in one piece of a heartbeat, and characters of one that count as another.
+SUBSCRIPTIONS, EXPRESSION_CHARACTERS = 64, 64
 GROUPS_MAX = 256
 
 SUB_ALL = "*"
@@ -154,8 +157,15 @@ def read_subscription(document: Mapping[str, object]) -> Subscription:
     return attrs.evolve(found, codes=found.codes | {code for code in given if code is not None})
 
 
-def _read_consumer(document: Mapping[str, object]) -> ConsumerData:
-    subscriptions = map(read_subscription, objects_in(document, "subscriptionDataSet", TOPICS_MAX))
+def _read_consumer(document: Mapping[str, object]) -> Pieces[ConsumerData]:
+    subscriptions, read = [], 0
+    for one in objects_in(document, "subscriptionDataSet", TOPICS_MAX):
+        found = read_subscription(one)
+        subscriptions.append(found)
+        read += 1 + len(found.expression) // EXPRESSION_CHARACTERS
+        if read > SUBSCRIPTIONS:
+            read = 0
+            yield
     return ConsumerData(
         group=name_in(document, "groupName"),
         consume_type=name_in(document, "consumeType", "CONSUME_PASSIVELY"),
@@ -165,17 +175,21 @@ def _read_consumer(document: Mapping[str, object]) -> ConsumerData:
     )
 
 
-def read_heartbeat(body: bytes) -> Heartbeat:
+def read_heartbeat(body: bytes) -> Pieces[Heartbeat]:
     """
-    Read the body of request 34.
+    Read the body of request 34, in pieces.
 
     @raise Refused: SYSTEM_ERROR: it is malformed.
     """
     try:
-        document = read_document(body)
+        document = read_request(body)
+        consumers = []
+        for number, one in enumerate(objects_in(document, "consumerDataSet", GROUPS_MAX), 1):
+            consumers.append((yield from _read_consumer(one)))
+            if not number % SUBSCRIPTIONS:
+                yield
         return Heartbeat(
-            client_id=name_in(document, "clientID"),
-            consumers=tuple(map(_read_consumer, objects_in(document, "consumerDataSet", GROUPS_MAX))),
+            client_id=name_in(document, "clientID"), consumers=tuple(consumers),
             producer_groups=tuple(
                 name_in(item, "groupName") for item in objects_in(document, "producerDataSet", GROUPS_MAX)
             ),

@@ -49,7 +49,7 @@ _PUSH = re.compile(
     + rb',"totalSize":0,"type":"APPEND"\}'
 )
 _APPEND = re.compile(
-    rb'\{"body":"([A-Za-z0-9+/]+={0,2})","code":200,"group":' + _TEXT + rb',"remoteId":' + _TEXT
+    rb'\{"body":"([^"]+)","code":200,"group":' + _TEXT + rb',"remoteId":' + _TEXT
     + rb',"term":' + _LONG + rb'\}'
 )
 

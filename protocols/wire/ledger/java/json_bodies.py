@@ -28,6 +28,7 @@ from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import BodyError, IncompatibleError
 from protocols.wire.fastjson import (
     INT_BITS,
+    REQUEST_VALUES_MAX,
     JsonObject,
     canonical_keys,
     folded,
@@ -70,9 +71,12 @@ from protocols.wire.ledger.messages import (
     VoteResponse,
 )
 
-#: Values in a request of a stranger or a client, at most: an append of 65,000 bodies has as many. A PUSH of a
-#: peer has ten for each entry, and may have L{VALUES_MAX}.
-REQUEST_VALUES_MAX = 1 << 16
+#: Most bytes of a JSON request, except for those that carry content of clients or entries.
+REQUEST_BYTES_MAX = 64 * 1024
+WITH_CONTENT = frozenset({
+    RequestCode.APPEND, RequestCode.APPEND_IF, RequestCode.APPEND_ONCE, RequestCode.SUBMIT,
+    RequestCode.QUERY, RequestCode.PUSH,
+})
 
 #: Most bytes of a request that is not strict JSON. No Java member or client writes loose JSON.
 REQUEST_TOLERANT_BYTES_MAX = 1024

@@ -21,7 +21,7 @@ from functools import partial
 
 from twisted.internet.defer import Deferred
 
-from dledger.rocketmq.answering.java_json import read_document, to_long
+from dledger.rocketmq.answering.java_json import read_request, to_long
 from dledger.rocketmq.answering.refusals import LONG_MAX, Code, CommandGroup, Fields, Handlers, Refused
 from dledger.rocketmq.broker.consuming.popping.check_points import (
     MESSAGES_MAX,
@@ -283,7 +283,7 @@ def batch_acks(body: bytes, own_broker: str) -> dict[Ack, int]:
     @param own_broker: if the batch names none.
     @raise BodyError: it is malformed.
     """
-    document = read_document(body)
+    document = read_request(body)
     broker, items = document.get("brokerName") or own_broker, document.get("acks")
     if not isinstance(items, list) or not isinstance(broker, str) or len(items) > BATCH_MAX:
         raise BodyError(f"acks is not an array of at most {BATCH_MAX}, or brokerName is not a text")

@@ -1,0 +1,1 @@
+"""What each request costs, beside its price."""
