@@ -47,7 +47,7 @@ def main(scale: float, only: str, write: bool) -> None:
             together = max(costs, key=lambda one: one[1].turn_s)[0]
             data = dict(server.cases[request.removeprefix(f"{name} ")])[together]
             span_us = min(server.ask(data, TOGETHER).turn_s for _ in range(2)) * 1e6
-            if span_us > TOGETHER_US:
+            if span_us > max(TOGETHER_US, 2 * (price or now[request]).turn_us):
                 complaints.append(f"{request}, {together}: {TOGETHER} connections take {span_us:.0f} us")
         if not only:
             complaints += unpriced(now if write else known, now)
