@@ -244,7 +244,7 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
               "            return\n", "            raise\n"),
     ), {"test": "tests.broker.sending.test_recalls"}),
     ("offset-of-nobody", "offsets of a group that does not exist are kept", (
-        Patch(OFFSETS, "if self._metadata.groups.get(group) is None and not self._config.is_slave:",
+        Patch(OFFSETS, "if self._metadata.groups.get(group) is None and not self._config.role.is_slave:",
               "if False:"),
     ), {"test": "tests.broker.consuming.test_offset_commands"}),
     ("receipt-sent-on", "a message that is sent on keeps the receipt of its delivery", (
@@ -314,7 +314,8 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
         Patch(ADMIN, "        if not status.is_stored:\n", "        if False:\n"),
     ), {"test": "tests.broker.admin.test_commands"}),
     ("commit-beyond-the-end", "a commit beyond the end of its queue passes over the next messages", (
-        Patch(COMMITS, "        if offset > end and not self._config.is_slave:\n", "        if False:\n"),
+        Patch(COMMITS, "        if offset > end and not self._config.role.is_slave:\n",
+              "        if False:\n"),
     ), _COMMIT_TESTS),
     ("commit-of-a-deleted-topic", "a late commit of a deleted topic counts in the next of its name", (
         Patch(COMMITS, "        if self.is_former(connection, group, topic, queue_id):\n",

@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping
 import attrs
 
 from dledger.base.disk.disk import Disk
+from dledger.base.disk.file_table import BROKER_CHECKPOINT, INDEXED, QUEUE_LIST
 from dledger.base.disk.segment import SegmentReader
 from dledger.rocketmq.metadata.files import Metadata
 from dledger.rocketmq.store.index.index_file import (
@@ -24,12 +25,11 @@ from dledger.rocketmq.store.index.index_file import (
     IndexShape,
     header_problem,
 )
-from dledger.rocketmq.store.index.index_mark import INDEX_MARK_NAME, is_whole_mark
+from dledger.rocketmq.store.index.index_mark import is_whole_mark
 from dledger.rocketmq.store.log.log_mark import LOG_MARK_NAME, read_log_mark
-from dledger.rocketmq.store.queues.queue_list import SUFFIX, decode_queue_list
+from dledger.rocketmq.store.queues.queue_list import decode_queue_list
 from dledger.rocketmq.store.records.checkpoint import (
     ABORT_NAME,
-    CHECKPOINT_NAME,
     CHECKPOINT_SIZE,
     decode_checkpoint,
 )
@@ -64,7 +64,8 @@ def verify_store(
     root = config.store_path_root_dir
     report = StoreReport(path=root)
     if not disk.exists(config.commit_log_path):
-        own = [name for name in (LOG_MARK_NAME, CHECKPOINT_NAME, "index") if disk.exists(f"{root}/{name}")]
+        names = (LOG_MARK_NAME, BROKER_CHECKPOINT.name, "index")
+        own = [name for name in names if disk.exists(f"{root}/{name}")]
         if own:
             report.add(config.commit_log_path, f"the commit log is gone, and {' and '.join(own)} are there",
                        "put it back; a slave or the master has a copy")
@@ -129,7 +130,7 @@ def _check_mark(disk: Disk, root: str, report: StoreReport) -> None:
     except DirectoryError as error:
         report.add(path, str(error), "remove it: the next start reads the log to find its end")
         return
-    checkpoint = f"{root}/{CHECKPOINT_NAME}"
+    checkpoint = f"{root}/{BROKER_CHECKPOINT.name}"
     content = _small(disk, checkpoint, StoreReport(path=root)) if disk.exists(checkpoint) else None
     if mark is not None and mark[1].fits(content, is_aborted=not report.is_clean_close):
         report.known_end_offset = mark[1].end_offset
@@ -138,9 +139,9 @@ def _check_mark(disk: Disk, root: str, report: StoreReport) -> None:
 def _check_own_files(disk: Disk, config: StoreConfig, report: StoreReport) -> None:
     """Our small files besides, each with a checksum. The next start goes on without an unsound one."""
     for path, is_sound, mend in (
-        (config.consume_queue_path + SUFFIX, lambda data: decode_queue_list(data) is not None,
+        (f"{config.store_path_root_dir}/{QUEUE_LIST.name}", lambda data: decode_queue_list(data) is not None,
          "remove it: a broker writes it anew, and finds lost queues by it again after the next flush"),
-        (f"{config.store_path_root_dir}/{INDEX_MARK_NAME}", is_whole_mark,
+        (f"{config.store_path_root_dir}/{INDEXED.name}", is_whole_mark,
          "remove it: the next start finds from the index itself where it ends"),
     ):
         data = _small(disk, path, report) if disk.exists(path) else None
@@ -195,7 +196,7 @@ def _read(reader: SegmentReader, report: StoreReport, at: int, size: int) -> byt
 
 
 def _check_checkpoint(disk: Disk, root: str, report: StoreReport, newest_ms: int) -> None:
-    path = f"{root}/{CHECKPOINT_NAME}"
+    path = f"{root}/{BROKER_CHECKPOINT.name}"
     if not disk.exists(path):
         return
     data = _small(disk, path, report)

@@ -11,7 +11,7 @@ same name::
 
 Rule 1: nothing depends on these files. A row that is missing, torn or of other bytes costs time: the
 entries are pushed one by one. So rows are not brought to stable storage, and trouble with these files ends
-their use, not the store's.
+their use until the next house-keeping, not the store's.
 Rule 2: what is cut from the ledger is cut here. Should a row of a former tail come back after a loss of
 power, its C{chain_crc}, which continues through all entries before, shows it (L{ChunkSums.read}).
 Rule 3: no chunk has a configuration entry, entries of two terms, or a hole.
@@ -108,7 +108,7 @@ class ChunkSums:
     Invariant: C{_rows} has rows of entries of the ledger only, rising; C{_names} has the offsets of the data
     files that have a file of rows.
 
-    @ivar trouble: why no sums are made and reported any more; empty if all is well.
+    @ivar trouble: why no sums are made and reported now; empty if all is well.
     """
 
     def __init__(self, ledger: OpenLedger) -> None:
@@ -120,13 +120,18 @@ class ChunkSums:
         self._denied: set[int] = set()
         self._names: set[int] = set()
         self._handle: tuple[int, File] | None = None
-        self.trouble = "" if self._bytes_max else "push_chunk_bytes=0"
+        self.trouble = ""
+        self.try_again()
         try:
             if ledger.disk.exists(self._directory):
                 self._names.update(offsets_in(ledger.disk, self._directory)[0])
             self._prune()
         except OSError as error:
             self._failed(error)
+
+    def try_again(self) -> None:
+        """The files may be usable again. Each row is compared with the ledger before it counts."""
+        self.trouble = "" if self._bytes_max else "push_chunk_bytes=0"
 
     # -- appends -------------------------------------------------------------------------------------
 
@@ -280,6 +285,7 @@ class ChunkSums:
             self._ledger.disk.unlink(f"{self._directory}/{file_name(base)}")
 
     def _failed(self, error: OSError) -> None:
+        self._ledger.hints.failed(self._directory, str(error) or type(error).__name__)
         if not is_no_room(error):
             self.trouble = str(error) or type(error).__name__
             self._growing = None

@@ -95,7 +95,7 @@ class ResetOffsets(CommandGroup):
         except (OSError, StoreError) as error:
             raise Refused(Code.SYSTEM_ERROR, str(error)) from error
         is_ours = pops or (queue_id >= 0 and offset != -1)
-        if is_ours and self._config.is_slave:
+        if is_ours and self._config.role.is_slave:
             raise Refused(Code.SYSTEM_ERROR, "Can not reset offset in slave broker")
         if is_ours:
             self._commit(name, group, entries)
