@@ -297,7 +297,8 @@ def file_table(**files: tuple[FileRow, ...]) -> str:
             shown.setdefault(row, []).append(kind.replace("_", " "))
     return table(("File", "Of", "Worth", "Holds", "Lost or damaged"), (
         (f"`{row.name}`" + " (Java's)" * row.is_java, ", ".join(kinds), row.worth.name.lower(), row.holds,
-         row.without) for row, kinds in shown.items()
+         row.without + (f". Without a checksum: {row.unproved}" if row.unproved else ""))
+        for row, kinds in shown.items()
     ))
 
 

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.base.test_hints -*-
+# -*- test-case-name: tests.base.test_hints,tests.damage.test_file_table -*-
 """
 The table of all files of our directories, and the worth of each, which decides the outcome of its failures.
 
@@ -51,6 +51,8 @@ class FileRow:
     @ivar holds: what is in it, for people.
     @ivar without: the way out without it: what a hint is made from, where the second copy is, what to do.
     @ivar is_java: Java's member, or RocketMQ, has it, too.
+    @ivar unproved: the part in which a flipped bit is not noticed, as RocketMQ's format has no checksum of
+        it; empty: each is found.
     """
 
     name: str
@@ -58,6 +60,7 @@ class FileRow:
     holds: str
     without: str
     is_java: bool = attrs.field(default=False, kw_only=True)
+    unproved: str = attrs.field(default="", kw_only=True)
 
     @cached_property
     def _pattern(self) -> re.Pattern[str]:
@@ -134,7 +137,8 @@ MEMBER_FILES = (
 
 BROKER_CHECKPOINT = FileRow(
     "checkpoint", Worth.HINT, "times up to which log, queues and index are on stable storage",
-    "the log is read from its begin, or by `commitlogmark`", is_java=True)
+    "the log is read from its begin, or by `commitlogmark`", is_java=True,
+    unproved="the times, with a raft log")
 QUEUE_LIST = FileRow(
     "consumequeue.list", Worth.HINT, "the consume queues, to notice lost ones",
     "written anew at the next flush")
@@ -150,12 +154,15 @@ DISPATCHED = FileRow(
 _STORE_FILES = (
     FileRow("consumequeue/<topic>/<queue>/<position>", Worth.COPY, "20 bytes for each message",
             "made from the log", is_java=True),
-    FileRow("index/<time>", Worth.HINT, "the index by key", "made from the log", is_java=True),
+    FileRow("index/<time>", Worth.HINT, "the index by key", "made from the log", is_java=True,
+            unproved="the first entry, which is not used"),
     BROKER_CHECKPOINT, QUEUE_LIST, INDEXED,
     FileRow("config/<table>.json", Worth.TRUTH,
             "topics, groups, offsets, changed options. A failed write is tried again",
-            "its `.bak`; a slave, the master or a backup; or remove both to begin without", is_java=True),
-    FileRow("config/<table>.json.bak", Worth.COPY, "its content before", "its file", is_java=True),
+            "its `.bak`; a slave, the master or a backup; or remove both to begin without", is_java=True,
+            unproved="names and numbers, without a raft log"),
+    FileRow("config/<table>.json.bak", Worth.COPY, "its content before", "its file", is_java=True,
+            unproved="names and numbers"),
     FileRow("abort", Worth.TRUTH, "the store is open, or was when its process ended",
             "made by the next start", is_java=True),
     FileRow("lock", Worth.TRUTH, "held by the running broker; empty", "made by the next start", is_java=True),
@@ -164,7 +171,7 @@ _STORE_FILES = (
 BROKER_FILES = (
     FileRow("commitlog/<position>", Worth.TRUTH, "the messages",
             "a damaged record is fetched from the [other broker](ha.md); a missing file refuses the start",
-            is_java=True),
+            is_java=True, unproved="all but the bodies"),
     FileRow("commitlog.set-aside-<number>/<name>", Worth.TRUTH, "files that left the log",
             "nobody reads it but you"),
     FileRow("commitlogmark", Worth.TRUTH, "the end known to be on stable storage; in two slots",
@@ -178,5 +185,5 @@ RAFT_BROKER_FILES = (
 
 NAME_SERVER_FILES = (
     FileRow("kvConfig.json", Worth.TRUTH, "the KV configuration (`kv_config_path`)",
-            "put a copy there, or remove it to begin without", is_java=True),
+            "put a copy there, or remove it to begin without", is_java=True, unproved="names and values"),
 )

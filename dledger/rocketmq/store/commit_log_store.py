@@ -106,7 +106,9 @@ class CommitLogStore(MessageStore):
                 config, disk, seen, is_slave=is_slave, run_in_thread=run_in_thread, events=events
             )
             queues, offset = _open_queues(config, hints, seen, log)
-            dispatcher = Dispatcher(log, queues, config.delay_levels_ms, offset=offset)
+            dispatcher = Dispatcher(
+                log, queues, config.delay_levels_ms, offset=offset, log_path=config.commit_log_path
+            )
             indexing = None
             if config.message_index_enable:
                 index = KeyIndex.open(

@@ -88,6 +88,11 @@ def is_sealed(data: bytes) -> bool | None:
     return seal.end() == len(data) and int(seal[1], 16) == crc32(data[: seal.start()])
 
 
+def is_commented(data: bytes) -> bool:
+    """Whether it may have a comment: Java writes none, and we a seal."""
+    return b"#" in data or b"!" in data
+
+
 def encode_ledger_checkpoint(committed_index: int, end_index: int) -> bytes:
     """Content of the checkpoint: the lines that Java writes, and a seal."""
     return sealed(f"committedIndex={committed_index}\nendIndex={end_index}\n".encode())
@@ -106,7 +111,7 @@ def checkpoint_damage(content: bytes) -> str:
     """What is wrong with the bytes of a checkpoint, as we or Java write them; empty if nothing is."""
     keys = [key for key, _ in property_pairs(content)]
     if (decode_ledger_checkpoint(content) is not None and sorted(keys) == ["committedIndex", "endIndex"]
-            and (is_sealed(content) or b"#" not in content)):
+            and (is_sealed(content) or not is_commented(content))):
         return ""
     return "malformed, or its seal does not fit: committedIndex=<number>, endIndex=<number> expected"
 

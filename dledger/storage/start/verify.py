@@ -17,10 +17,11 @@ from collections.abc import Callable
 import attrs
 
 from dledger.base.disk.disk import Disk, File
-from dledger.base.disk.file_table import HOLES, LEDGER_CHECKPOINT, MET
+from dledger.base.disk.file_table import ARCHIVED, CHUNKS, HOLES, LEDGER_CHECKPOINT, MET
 from dledger.base.disk.hints import Hints
 from dledger.base.disk.set_aside import KeptFile, kept_files
 from dledger.base.disk.sparse import next_data
+from dledger.storage.files.chunk_rows import row_damage
 from dledger.storage.files.commit_mark import COMMIT_MARK_NAME, CommitMark, mark_damage, read_mark
 from dledger.storage.files.hole_list import HoleList
 from dledger.storage.files.properties import (
@@ -41,6 +42,7 @@ from dledger.storage.files.term_file import (
     term_damage,
     twin_damage,
 )
+from dledger.storage.manifests.archived_note import decode_note
 from dledger.storage.manifests.kept_snapshot import MACHINE_DIRECTORY, parsed_snapshot_name
 from dledger.storage.start.configurations import COPY_SUFFIX, MEMBERS_NAME, check_memberships, has_list
 from dledger.storage.start.identity import IDENTITY_NAME, identity_damage, read_identity
@@ -224,6 +226,11 @@ def _check_small_files(disk: Disk, path: str, report: VerifyReport) -> None:
     check(STATE_NAME, state_damage, "")
     check(MET.name, lambda data: "" if is_sealed(data) else "its seal does not fit its lines",
           ": the next start has met nobody, and meets the members again")
+    check(ARCHIVED.name, lambda data: "" if decode_note(data) is not None else "no sound note",
+          f": {ARCHIVED.without}")
+    directory = CHUNKS.name.partition("/")[0]
+    for name in disk.listdir(f"{path}/{directory}") if disk.exists(f"{path}/{directory}") else ():
+        check(f"{directory}/{name}", row_damage, f": {CHUNKS.without}")
     check(MEMBERS_NAME, list_damage, "")
     check(copy, list_damage, "")
     found = _sound_lists(disk, path)

@@ -21,7 +21,6 @@ from dledger.base.disk.unreadable import BLOCK
 from dledger.storage.files.commit_mark import COMMIT_MARK_NAME, decode_mark
 from dledger.storage.files.term_file import TERM_FILE_NAME, TERM_TWIN_NAME, decode_term_twin
 from dledger.storage.start.identity import IDENTITY_NAME, decode_identity
-from dledger.storage.store.chunk_sums import CHUNKS_NAME
 from dledger.testing.group.members.cluster import SimCluster
 from dledger.testing.group.members.member import SimMember
 from protocols.wire.ledger.entry import INDEX_UNIT_SIZE, decode_header
@@ -30,7 +29,7 @@ from protocols.wire.ledger.entry import INDEX_UNIT_SIZE, decode_header
 _SLOTS: dict[str, Callable[[bytes], object] | None] = {
     TERM_FILE_NAME: None, TERM_TWIN_NAME: decode_term_twin, COMMIT_MARK_NAME: decode_mark,
     LEDGER_CHECKPOINT.name: None, HOLES.name: None, IDENTITY_NAME: decode_identity,
-    f"{CHUNKS_NAME}/{file_name(0)}": None,
+    f"chunks/{file_name(0)}": None,
 }
 
 
