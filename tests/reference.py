@@ -24,6 +24,14 @@ from twisted.python.usage import Options
 from dledger.admin.broker_metrics import MEASURED_COUNTERS, BrokerCollector
 from dledger.admin.metrics import make_registry
 from dledger.admin.name_server import NameServerCollector
+from dledger.base.disk.file_table import (
+    BROKER_FILES,
+    MEMBER_FILES,
+    NAME_SERVER_FILES,
+    RAFT_BROKER_FILES,
+    FileRow,
+    Worth,
+)
 from dledger.base.histogram import Histogram
 from dledger.cli.console.command import EXIT_STATUSES, loaded
 from dledger.cli.main import cli
@@ -276,6 +284,24 @@ def _service_metrics(metrics: Iterable[Metric], prefix: str) -> str:
     ))
 
 
+def worth_table() -> str:
+    """What the columns of the table of files say."""
+    return table(("Worth", "Meaning"), ((one.name.lower(), one.value) for one in Worth))
+
+
+def file_table(**files: tuple[FileRow, ...]) -> str:
+    """The files of directories. @param files: of each kind, by its name."""
+    shown: dict[FileRow, list[str]] = {}
+    for kind, rows in files.items():
+        for row in rows:
+            shown.setdefault(row, []).append(kind.replace("_", " "))
+    return table(("File", "Of", "Worth", "Holds", "Lost or damaged"), (
+        (f"`{row.name}`" + " (Java's)" * row.is_java, ", ".join(kinds), row.worth.name.lower(), row.holds,
+         row.without + (f". Without a checksum: {row.unproved}" if row.unproved else ""))
+        for row, kinds in shown.items()
+    ))
+
+
 #: Each printed part of the page.
 PRINTED: Mapping[str, Callable[[], str]] = {
     "twistd dledger": lambda: program_options(MemberOptions, *LOG_PARAMETERS),
@@ -288,6 +314,11 @@ PRINTED: Mapping[str, Callable[[], str]] = {
     "replication options": lambda: fields_table(HAConfig),
     "raft options": lambda: fields_table(RaftOptions),
     "name server options": lambda: fields_table(NameServerConfig),
+    "worth of files": worth_table,
+    "files": lambda: file_table(
+        member=MEMBER_FILES, broker=BROKER_FILES, raft_broker=RAFT_BROKER_FILES,
+        name_server=NAME_SERVER_FILES,
+    ),
     "codes": codes,
     "commands": command_list,
     "exit statuses": statuses,

@@ -134,7 +134,7 @@ def raft_put() -> Calls:
     def master() -> str:
         return next(
             f"{name}:{CLIENT_PORT}" for name, machine in world.machines.items()
-            if machine.parts is not None and not machine.parts.config.is_slave
+            if machine.parts is not None and not machine.parts.config.role.is_slave
         )
 
     return _put(world, master)

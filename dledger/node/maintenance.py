@@ -65,6 +65,8 @@ class FileMaintenance:
             self._log.error("house-keeping: {reason}; it is tried again", reason=trouble,
                             self_id=self._self_id)
         self._trouble = trouble
+        for path, why in self._store.hint_news().items():
+            self._log.warn("hint {path}: {reason}", path=path, reason=why, self_id=self._self_id)
         for one in deleted:
             self.begin_moved = f"{one.path} deleted: {one.why}"
             self._log.info(

@@ -14,23 +14,22 @@ from typing import NamedTuple
 
 from construct import Int32ub, Int64sb, Struct
 
+from dledger.base.disk.file_table import BROKER_CHECKPOINT, DISPATCHED
+from dledger.base.disk.hints import HintFile
 from dledger.raft_broker.raft_log import RaftLog
 from dledger.rocketmq.metadata.tables_mark import LogPlace
 from dledger.rocketmq.store.checkpoints import DispatchFlush
 from dledger.rocketmq.store.opened_files import OpenedFiles, StoreSurroundings
 from dledger.rocketmq.store.queues.consume_queues import ConsumeQueues
 from dledger.rocketmq.store.records.checkpoint import (
-    CHECKPOINT_NAME,
     Checkpoint,
     decode_checkpoint,
     encode_checkpoint,
-    read_small,
+    read_store_checkpoint,
 )
 from protocols.wire.checksums import crc32
 from protocols.wire.layout import struct_of
 
-#: Reports up to where the queues are complete. A directory of RocketMQ has none: all queues are built again.
-DISPATCHED_NAME = "dispatched"
 DISPATCHED_DECLARATION = Struct(
     "offset" / Int64sb, "tail_check" / Int32ub, "file_size" / Int64sb, "units" / Int64sb,
 )
@@ -59,9 +58,9 @@ def encode_dispatched(mark: Dispatched, file_size: int) -> bytes:
     return data + _CRC.pack(crc32(data))
 
 
-def decode_dispatched(data: bytes | None, file_size: int) -> Dispatched | None:
-    """The mark in the file; None if it is missing, damaged, or of a log with files of another size."""
-    if data is None or len(data) != _MARK.size + _CRC.size:
+def decode_dispatched(data: bytes, file_size: int) -> Dispatched | None:
+    """The mark in the file; None if it is damaged, or of a log with files of another size."""
+    if len(data) != _MARK.size + _CRC.size:
         return None
     offset, tail_check, size, units = _MARK.unpack_from(data)
     if _CRC.unpack_from(data, _MARK.size)[0] != crc32(data[: _MARK.size]) or size != file_size or offset < 0:
@@ -87,12 +86,12 @@ class RaftCheckpoints:
         """
         @param root: the directory of the store.
         @param known: the queues are complete up to this offset, also if the dispatch begins before it.
-        @raise OSError: RocketMQ's file cannot be read.
         """
-        self._times = decode_checkpoint(read_small(opened.disk, f"{root}/{CHECKPOINT_NAME}") or b"")
+        self._times = decode_checkpoint(read_store_checkpoint(opened.hints, root) or b"")
         self.settled_offset = opened.dispatcher.offset
         self._known = known
-        self._root = root
+        self._file = HintFile(opened.hints, BROKER_CHECKPOINT, root)
+        self._dispatched = HintFile(opened.hints, DISPATCHED, root)
         self._opened = opened
         self._run_in_thread = around.run_in_thread
 
@@ -108,13 +107,14 @@ class RaftCheckpoints:
         if place.offset < self._known:
             return  # the queues have more, and the last mark says so
         await self._record(dispatched.times())
-        await self._write(DISPATCHED_NAME, encode_dispatched(Dispatched(place, units), opened.log.file_size))
+        await self._write(self._dispatched, encode_dispatched(Dispatched(place, units), opened.log.file_size))
 
     async def _record(self, times: Checkpoint) -> None:
         if times != self._times:
-            await self._write(CHECKPOINT_NAME, encode_checkpoint(times))
-            self._times = times
+            if await self._write(self._file, encode_checkpoint(times)):
+                self._times = times
 
-    async def _write(self, name: str, content: bytes) -> None:
-        path = f"{self._root}/{name}"
-        await self._run_in_thread(lambda: self._opened.disk.write_file(path, content))
+    async def _write(self, file: HintFile, content: bytes) -> bool:
+        written: list[bool] = []
+        await self._run_in_thread(lambda: written.append(file.write(content)))
+        return written[0]

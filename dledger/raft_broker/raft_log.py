@@ -64,6 +64,7 @@ class RaftLog:
         self._record_size_max = record_size_max
         self.file_size = config.mapped_file_size_for_entry_data
         self._files = SegmentReader(disk, data_path(config))
+        self._files.unreadable.opened()  # the ledger is open, and readers check all records
         self.begin_offset = self.record_end = 0
         self._begin_index = self._committed_index = -1
         self._listed = (-1, -1)

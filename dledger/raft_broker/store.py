@@ -20,9 +20,10 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
 
 from dledger.base.disk.disk import Disk
+from dledger.base.disk.file_table import DISPATCHED
+from dledger.base.disk.hints import HintFile, Hints
 from dledger.base.threads import RunInThread
 from dledger.raft_broker.checkpoints import (
-    DISPATCHED_NAME,
     UNITS_UNKNOWN,
     Dispatched,
     RaftCheckpoints,
@@ -40,10 +41,9 @@ from dledger.rocketmq.store.queues.consume_queues import ConsumeQueues
 from dledger.rocketmq.store.queues.unit_check import TornUnits
 from dledger.rocketmq.store.records.bad_records import BadRecords
 from dledger.rocketmq.store.records.checkpoint import (
-    CHECKPOINT_NAME,
     AbortFile,
     decode_checkpoint,
-    read_small,
+    read_store_checkpoint,
 )
 from dledger.rocketmq.store.records.events import BrokerEvents
 from dledger.rocketmq.store.records.store_config import StoreConfig
@@ -74,9 +74,9 @@ class RaftStore(MessageStore):
         """
         lock = lock_store(config, disk)
         try:
-            root = config.store_path_root_dir
+            root, hints = config.store_path_root_dir, Hints(disk)
             abort = AbortFile(disk, root)
-            mark = decode_dispatched(read_small(disk, f"{root}/{DISPATCHED_NAME}"), log.file_size)
+            mark = HintFile(hints, DISPATCHED, root).read(lambda data: decode_dispatched(data, log.file_size))
             # Without a mark nothing says that the last run ended in order: both may have been moved away.
             crashed = abort.is_there or mark is None
             if mark is None and has_files(disk, config.commit_log_path):
@@ -87,26 +87,27 @@ class RaftStore(MessageStore):
                 )
             abort.put(str(os.getpid()))
             mark = cls._mark_of(log, mark)
-            queues, known = cls._open_queues(config, disk, log, mark, crashed=crashed)
+            queues, known = cls._open_queues(config, hints, log, mark, crashed=crashed)
             log.show_to(known)
             if queues.has_lost:
                 known = log.begin_offset
-            held = cls._held(config, disk, log)
+            held = cls._held(config, hints, log)
             dispatch = EntryDispatch(
                 log, queues, config.delay_levels_ms, offset=max(min(known, held.offset), log.begin_offset),
                 held=held.offset, events=events, expire=queues.expire,
             )
             indexing = None
             if config.message_index_enable:
-                checkpoint = decode_checkpoint(read_small(disk, f"{root}/{CHECKPOINT_NAME}") or b"")
+                checkpoint = decode_checkpoint(read_store_checkpoint(hints, root) or b"")
                 index = KeyIndex.open(
-                    config, disk, log, log_end=log.ledger_end, crashed=crashed,
+                    config, hints, log, log_end=log.ledger_end, crashed=crashed,
                     timestamp=checkpoint.index_msg_timestamp,
                 )
                 indexing = EntryIndexing(index, log, clock=clock)
             return cls(
                 config, OpenedFiles(
-                    disk=disk, lock=lock, log=log, queues=queues, dispatcher=dispatch, indexing=indexing
+                    disk=disk, hints=hints, lock=lock, log=log, queues=queues, dispatcher=dispatch,
+                    indexing=indexing,
                 ), StoreSurroundings(
                     clock=clock, run_in_thread=run_in_thread, failed=failed, events=events,
                     is_awaited=is_awaited,
@@ -133,12 +134,12 @@ class RaftStore(MessageStore):
         return None
 
     @classmethod
-    def _held(cls, config: StoreConfig, disk: Disk, log: RaftLog) -> LogPlace:
+    def _held(cls, config: StoreConfig, hints: Hints, log: RaftLog) -> LogPlace:
         """
         The place up to which the files of the tables hold the metadata of this log; its begin if that is not
         certain.
         """
-        found = place_of_tables(disk, config.config_path)
+        found = place_of_tables(hints, config.config_path)
         if isinstance(found, LogPlace):
             if log.has(found):
                 return found
@@ -149,7 +150,7 @@ class RaftStore(MessageStore):
 
     @classmethod
     def _open_queues(
-        cls, config: StoreConfig, disk: Disk, log: RaftLog, mark: Dispatched | None, *, crashed: bool,
+        cls, config: StoreConfig, hints: Hints, log: RaftLog, mark: Dispatched | None, *, crashed: bool,
     ) -> tuple[ConsumeQueues, int]:
         """
         @return: the queues, and the offset up to which they are complete. If messages before the mark are
@@ -157,24 +158,28 @@ class RaftStore(MessageStore):
         """
         begin, end = log.begin_offset, log.ledger_end
         known = begin if mark is None else max(min(mark.place.offset, end), begin)
-        path = f"{config.store_path_root_dir}/{DISPATCHED_NAME}"
+        file = HintFile(hints, DISPATCHED, config.store_path_root_dir)
         lowered = encode_dispatched(Dispatched(LogPlace(begin, 0), UNITS_UNKNOWN), log.file_size)
+
+        def lower() -> None:
+            file.lower(lowered)
+
         queues = ConsumeQueues.open(
-            config, disk, log_begin=begin, log_end=known, is_trusted=mark is not None, crashed=crashed,
+            config, hints, log_begin=begin, log_end=known, is_trusted=mark is not None, crashed=crashed,
             torn=TornUnits(log.read_any, range(begin, known), end + 2 * log.file_size),
-            losing=lambda: disk.write_file(path, lowered),
+            losing=lower,
         )
         is_known = mark is not None and mark.place.offset == known and mark.units != UNITS_UNKNOWN
         found = units_of(queues)
         if mark is None or not is_known or queues.has_lost or found == mark.units:
             return queues, known
         queues.close()
-        disk.write_file(path, lowered)
+        lower()
         cls.log_events.warn(
             "the queues have {found} messages before {offset}, not {expected}: all queues are built again",
             found=found, offset=known, expected=mark.units,
         )
-        return cls._open_queues(config, disk, log, None, crashed=crashed)
+        return cls._open_queues(config, hints, log, None, crashed=crashed)
 
     def __init__(
         self, config: StoreConfig, opened: OpenedFiles[RaftLog], around: StoreSurroundings,

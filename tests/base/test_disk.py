@@ -168,6 +168,25 @@ class OsDiskTests(DiskContract, SynchronousTestCase):
         self.assertEqual(calls, ["file", "rename", "directory"])
 
 
+class NamedTests(SynchronousTestCase):
+    """Each failure names its file: calls with a descriptor do not."""
+
+    def test_failures(self) -> None:
+        """Reads, writes, reservations and syncs of an open file, and of a file that is replaced."""
+        disk, path = OsDisk(), os.path.join(self.mktemp(), "f")
+        os.mkdir(os.path.dirname(path))
+        file = disk.open(path, create=True, size=10)
+        self.addCleanup(file.close)
+        for call, act, named in (
+            ("pread", lambda: file.pread(1, 0), path), ("pwrite", lambda: file.pwrite(b"x", 0), path),
+            ("posix_fallocate", lambda: file.reserve(0, 1), path), ("fdatasync", file.datasync, path),
+            ("fsync", lambda: disk.write_file(path, b"x"), f"{path}.tmp"),
+            ("fsync", lambda: disk.sync_directory(os.path.dirname(path)), os.path.dirname(path)),
+        ):
+            with mock.patch.object(os, call, side_effect=OSError(errno.EIO, "Input/output error")):
+                self.assertIn(f"'{named}'", str(self.assertRaises(OSError, act)))
+
+
 class ModeTests(SynchronousTestCase):
     """Other users of the machine read nothing."""
 

@@ -14,6 +14,7 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
 from dledger.base.disk.disk import Disk
+from dledger.base.disk.hints import Hints
 from dledger.rocketmq.broker.options.config import BrokerConfig
 from dledger.rocketmq.broker.parts import BrokerParts
 from dledger.rocketmq.broker.producing.tracing import MessageTrace
@@ -22,7 +23,7 @@ from dledger.rocketmq.broker.surroundings import BrokerSurroundings
 from dledger.rocketmq.store.commit_log_store import CommitLogStore
 from dledger.rocketmq.store.log.commit_log import CommitLog
 from dledger.rocketmq.store.log.log_start import inspect_log
-from dledger.rocketmq.store.records.checkpoint import CHECKPOINT_NAME, AbortFile, read_small
+from dledger.rocketmq.store.records.checkpoint import AbortFile, read_store_checkpoint
 from dledger.rocketmq.store.records.events import BrokerEvents
 from dledger.rocketmq.store.records.plain_records import PlainMessage, lay_out, plain_batch
 from dledger.rocketmq.store.records.records import NewMessage
@@ -143,7 +144,7 @@ def open_log(
     root = config.store_path_root_dir
     disk.makedirs(root)
     abort = AbortFile(disk, root)
-    seen = inspect_log(config, disk, checkpoint=read_small(disk, f"{root}/{CHECKPOINT_NAME}"),
+    seen = inspect_log(config, disk, checkpoint=read_store_checkpoint(Hints(disk), root),
                 is_aborted=abort.is_there)
     abort.put("1")
     return CommitLog.open(

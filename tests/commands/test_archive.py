@@ -13,6 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 import dledger.cli.data.archive
 from dledger.base.disk.disk import OsDisk
+from dledger.base.disk.hints import Hints
 from dledger.cli.data.archive import ArchiveFollower
 from dledger.storage.backups.place_worker import DeadlineMissed
 from dledger.storage.manifests.archive_manifest import ArchiveBusy, ArchiveTargetError
@@ -98,9 +99,9 @@ class ArchiveCommandsTests(ArchivedCase):
     def test_note(self) -> None:
         """It says how far the archive goes, whoever shipped that."""
         end = self.shipped()["end_index"]
-        self.assertIsNone(read_note(OsDisk(), self.path))
+        self.assertIsNone(read_note(Hints(OsDisk()), self.path))
         self.shipped("--note")
-        note = read_note(OsDisk(), self.path)
+        note = read_note(Hints(OsDisk()), self.path)
         assert note is not None
         self.assertEqual((note.end_index, note.target), (end, self.place))
         self.assertNotIn("archived", self.run_cli("verify", self.path).output)
@@ -109,7 +110,7 @@ class ArchiveCommandsTests(ArchivedCase):
         """The note ends with a closed segment, also if a backup has put more into the archive."""
         self.assertExit(self.run_cli("backup", self.path, self.place), 0)
         self.assertGreater(self.shipped("--note")["end_index"], 0)
-        note = read_note(OsDisk(), self.path)
+        note = read_note(Hints(OsDisk()), self.path)
         assert note is not None
         other = self.mktemp()
         end = json.loads(self.run_cli("archive", self.path, other, "--json").stdout)["end_index"]

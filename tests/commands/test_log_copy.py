@@ -13,12 +13,12 @@ from unittest import mock
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import OsDisk
+from dledger.base.disk.file_table import BROKER_CHECKPOINT, INDEXED
 from dledger.cli.rocketmq import log_copy
 from dledger.cli.rocketmq.log_copy import MADE_NAMES, CopyRefused, LogCopy, copy_log
-from dledger.rocketmq.store.index.index_mark import INDEX_MARK_NAME
 from dledger.rocketmq.store.log.log_mark import LOG_MARK_NAME
 from dledger.rocketmq.store.opened_files import COPY_NAME
-from dledger.rocketmq.store.records.checkpoint import ABORT_NAME, CHECKPOINT_NAME
+from dledger.rocketmq.store.records.checkpoint import ABORT_NAME
 from dledger.values.errors import DirectoryError
 from tests.broker.send_support import Sending
 from tests.broker.test_files_put_together import SERVED, Files, FilesCase, disk_of, served
@@ -31,7 +31,7 @@ class NameTests(SynchronousTestCase):
 
     def test_names(self) -> None:
         """It is all that a store writes beside its metadata."""
-        self.assertLessEqual({LOG_MARK_NAME, CHECKPOINT_NAME, ABORT_NAME, INDEX_MARK_NAME}, {*MADE_NAMES})
+        self.assertLessEqual({LOG_MARK_NAME, BROKER_CHECKPOINT.name, ABORT_NAME, INDEXED.name}, {*MADE_NAMES})
         self.assertEqual(log_copy.COPY_NAME, COPY_NAME)
 
 

@@ -42,6 +42,10 @@ RULES = "dledger.rocketmq.broker.producing.rules"
 TAKING = "dledger.rocketmq.broker.consuming.popping.taking"
 TIMERS = "dledger.rocketmq.broker.producing.delays.timers"
 
+HINTS = "dledger.base.disk.hints"
+QUEUE = "dledger.rocketmq.store.queues.consume_queue"
+RESYNC = "dledger.storage.start.resync"
+_TABLE_TESTS = {"test": "tests.damage.test_file_table"}
 _POP_TESTS = {"test": "tests.broker.popping.test_pops"}
 _RETRY_TESTS = {"test": "tests.broker.popping.test_retries"}
 _SEND_TESTS = {"test": "tests.broker.sending.test_sends"}
@@ -211,7 +215,8 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
     ), {"test": "tests.broker.store.test_store.LifeTests.test_without_the_marks_of_a_crash"}),
     ("queue-file-without-a-byte", "a file that a crash left empty keeps a broker from starting", (
         Patch("dledger.rocketmq.store.queues.consume_queue",
-              "if listing.unfinished_size and not crashed:", "if listing.unfinished and not crashed:"),
+              "if listing.unfinished_size and not crashed and not is_trusted:",
+              "if listing.unfinished and not crashed:"),
     ), {"test": "tests.broker.store.test_store.LifeTests.test_without_the_marks_of_a_crash"}),
     ("offsets-of-a-former-life", "the offsets of a deleted topic are written to the log after its deletion", (
         Patch("dledger.rocketmq.metadata.offsets",
@@ -244,7 +249,7 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
               "            return\n", "            raise\n"),
     ), {"test": "tests.broker.sending.test_recalls"}),
     ("offset-of-nobody", "offsets of a group that does not exist are kept", (
-        Patch(OFFSETS, "if self._metadata.groups.get(group) is None and not self._config.is_slave:",
+        Patch(OFFSETS, "if self._metadata.groups.get(group) is None and not self._config.role.is_slave:",
               "if False:"),
     ), {"test": "tests.broker.consuming.test_offset_commands"}),
     ("receipt-sent-on", "a message that is sent on keeps the receipt of its delivery", (
@@ -310,11 +315,23 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
         Patch(SCHEDULE, "if found is None or (topic.startswith(RETRY_PREFIX) and self._is_over(message)):",
               "if found is None:"),
     ), _AGAIN_TESTS),
+    ("hint-raises", "a hint that cannot be written ends the process", (
+        Patch(HINTS, "            return False\n        self._hints",
+              "            raise\n        self._hints"),
+    ), _TABLE_TESTS),
+    ("truncated-queue-refused", "a start is refused, as a file of a queue was truncated", (
+        Patch(QUEUE, "and not crashed and not is_trusted:\n", "and not crashed:\n"),
+    ), _TABLE_TESTS),
+    ("unreadable-index-unit", "a unit that the disk does not give back is taken for one", (
+        Patch(RESYNC, "        if unit is None:\n            path =",
+              "        if False:\n            path ="),
+    ), _TABLE_TESTS),
     ("deletion-not-noted", "a topic is deleted although the log does not say so", (
         Patch(ADMIN, "        if not status.is_stored:\n", "        if False:\n"),
     ), {"test": "tests.broker.admin.test_commands"}),
     ("commit-beyond-the-end", "a commit beyond the end of its queue passes over the next messages", (
-        Patch(COMMITS, "        if offset > end and not self._config.is_slave:\n", "        if False:\n"),
+        Patch(COMMITS, "        if offset > end and not self._config.role.is_slave:\n",
+              "        if False:\n"),
     ), _COMMIT_TESTS),
     ("commit-of-a-deleted-topic", "a late commit of a deleted topic counts in the next of its name", (
         Patch(COMMITS, "        if self.is_former(connection, group, topic, queue_id):\n",

@@ -132,7 +132,7 @@ PAIR_MUTANTS: tuple[Row, ...] = (
         Patch(f"{BROKER}.consuming.consumers", "        group.left(gone)\n", ""),
     ), {}, _NOTHING),
     ("pair-slave-commits-pulls", "a slave commits the offset that a pull brings", (
-        Patch(f"{BROKER}.consuming.pulls", "commit >= 0 and not self._config.is_slave\n",
+        Patch(f"{BROKER}.consuming.pulls", "commit >= 0 and not self._config.role.is_slave\n",
               "commit >= 0\n"),
     ), {}, _NOTHING),
     ("pair-numbers-go-on", "a topic that is made again goes on with the numbers of the deleted one", (
@@ -202,7 +202,7 @@ RAFT_MUTANTS: tuple[Row, ...] = (
         Patch(METADATA_LOG, "        if topics.changed and self.is_open:\n", "        if False:\n"),
     ), {}, _NOTHING),
     ("raft-mark-without-tables", "a mark says that tables are saved that could not be written", (
-        Patch(TABLE_FILES, "self._mark(self._held, {name:", "self._mark(place, {name:"),
+        Patch(TABLE_FILES, "encode_tables_mark(self._held, sums)", "encode_tables_mark(place, sums)"),
     ), {}, ("fail_saves", "kill")),
     ("raft-tables-of-another-time", "tables that are gone, or older, are taken for those of the mark", (
         Patch(TABLES_MARK, "else NO_FILE) not in sums[name]:\n", "else NO_FILE) < 0:\n"),

@@ -16,6 +16,12 @@ class _Store:
     """Deletes a segment each time, or fails."""
 
     error: Exception | None = None
+    hints: dict[str, str] = {}  # noqa: RUF012
+
+    def hint_news(self) -> dict[str, str]:
+        """As a store."""
+        news, self.hints = self.hints, {}
+        return news
 
     def maintenance(
         self, now_s: float, local_hour: int, *, keep_from_index: int, drop_to_index: int = -1
@@ -55,6 +61,11 @@ class MaintenanceTests(SynchronousTestCase):
         self.assertEqual(self.keep(), ["info"])
         self.store.error = OSError(13, "Permission denied")
         self.assertEqual(self.keep(), ["error"])
+
+    def test_a_hint_is_reported(self) -> None:
+        """A hint that could not be written is a warning, once."""
+        self.store.hints = {"/checkpoint": "no room"}
+        self.assertEqual([self.keep(), self.keep()], [["warn", "info"], ["info"]])
 
     def test_a_broken_store_is_left_to_its_owner(self) -> None:
         """A broken store is the owner's business."""

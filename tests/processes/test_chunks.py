@@ -10,9 +10,9 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import OsDisk
+from dledger.storage.files.chunk_rows import unpack_rows
 from dledger.storage.files.term_file import TermFile
 from dledger.storage.start.verify import verify_directory
-from dledger.storage.store.chunk_sums import CHUNKS_NAME, unpack_rows
 from dledger.storage.store.file_store import FileStore
 from dledger.storage.store.store_flush import LedgerFlush
 from dledger.values.ledger.config import DLedgerConfig
@@ -101,5 +101,5 @@ class ChunkTests(SynchronousTestCase):
 
     def chunks_of(self, member: Member) -> int:
         """Number of the chunks that it has recorded."""
-        files = (member.ledger_path / CHUNKS_NAME).iterdir()
+        files = (member.ledger_path / "chunks").iterdir()
         return sum(len(unpack_rows(path.read_bytes())) for path in files)

@@ -10,6 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 import dledger
 from dledger.base.disk.disk import OsDisk
+from dledger.base.disk.hints import Hints
 from dledger.client.errors import UnknownOutcome
 from dledger.storage.files.hole_list import HoleList
 from dledger.storage.start.verify import verify_directory
@@ -146,7 +147,7 @@ class GroupTests(GroupCase):
         group.start()
         with dledger.connect(group.peers_text, timeout=90.0) as log:
             log.append(b"more")
-            group.wait_until(lambda: not any(HoleList.recorded(OsDisk(), str(path)) for path in paths),
+            group.wait_until(lambda: not any(HoleList.recorded(Hints(OsDisk()), str(path)) for path in paths),
                              "the holes were not closed")
         self.assertEqual(self.stop_and_compare(group), [*bodies, b"more"])
 

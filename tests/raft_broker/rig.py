@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 from twisted.internet.task import Clock
 
@@ -26,6 +26,7 @@ from dledger.storage.files.term_file import TermFile
 from dledger.storage.store.file_store import FileStore
 from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.ledger.config import DLedgerConfig
+from dledger.values.option_values import with_values
 from tests.broker.support import plain
 from tests.broker.test_service import WALL_S, Endpoint, ServiceCase, Threads
 from tests.node.test_service import FakeFlushThread
@@ -85,8 +86,10 @@ class RaftCase(ServiceCase):
     """
     A broker whose member is alone in its group, so that it leads.
 
-    @ivar raft: the service of both.
+    @ivar raft: the service of both. @cvar member_options: of the member, besides.
     """
+
+    member_options: ClassVar[Mapping[str, object]] = {}
 
     def make(self, **options: Any) -> Any:
         """Not started. @return: the broker's service."""
@@ -106,7 +109,7 @@ class RaftCase(ServiceCase):
 
         def make_member(of_member: DLedgerConfig, embedding: Embedding) -> MemberService:
             return MemberService(
-                of_member,
+                with_values(of_member, self.member_options),
                 MemberProcess(
                     reactor=self.clock, disk=self.disk, rng=random.Random(1), failed=self.reasons.append,
                     threads=MemberThreads.of(self.clock, flush=FakeFlushThread()),

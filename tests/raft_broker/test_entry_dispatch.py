@@ -7,6 +7,7 @@ import random
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.base.disk.hints import Hints
 from dledger.base.disk.unreadable import FILLER
 from dledger.raft_broker.entry_dispatch import EntryDispatch
 from dledger.raft_broker.stamps import unseen_record
@@ -23,7 +24,7 @@ class DispatchTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.ledger = LedgerOfMessages()
         self.addCleanup(self.ledger.store.abandon)
-        self.queues = ConsumeQueues(config_of(), self.ledger.disk)
+        self.queues = ConsumeQueues(config_of(), Hints(self.ledger.disk))
         self.addCleanup(self.queues.close)
 
     def dispatch(self, *, bytes_max: int = 1 << 20, committed_index: int | None = None) -> EntryDispatch:

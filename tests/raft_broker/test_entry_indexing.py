@@ -8,6 +8,7 @@ import random
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.base.disk.hints import Hints
 from dledger.base.disk.unreadable import FILLER
 from dledger.raft_broker.entry_indexing import EntryIndexing
 from dledger.rocketmq.store.index.indexing import SCARCE_S
@@ -31,7 +32,7 @@ class EntryIndexingTests(SynchronousTestCase):
         log = self.ledger.log()
         self.addCleanup(log.abandon)
         config = config_of(f"base{size}", max_index_num=100)
-        index = KeyIndex.open(config, self.ledger.disk, log, log_end=0, crashed=False, timestamp=0)
+        index = KeyIndex.open(config, Hints(self.ledger.disk), log, log_end=0, crashed=False, timestamp=0)
         made = EntryIndexing(index, log, clock=Clock())
         while index.offset < log.record_end:
             made.step(log.record_end, size)
@@ -74,7 +75,7 @@ class EntryIndexingTests(SynchronousTestCase):
         sound = file.pread(60, bad)
         file.pwrite(FILLER[:60], bad)
         config = config_of("base-held")
-        index = KeyIndex.open(config, self.ledger.disk, log, log_end=0, crashed=False, timestamp=0)
+        index = KeyIndex.open(config, Hints(self.ledger.disk), log, log_end=0, crashed=False, timestamp=0)
         made = EntryIndexing(index, log, clock=clock)
         made.start(Dispatched(log.record_end))
         clock.pump([SCARCE_S] * 5)

@@ -11,6 +11,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.base.disk.hints import Hints
 from dledger.node.requests.appends import AppendResult
 from dledger.raft_broker.metadata_log import PIECE_ENTRIES, MetadataLog
 from dledger.raft_broker.queue_ends import QueueEnds
@@ -72,7 +73,7 @@ class MetadataLogTests(SynchronousTestCase):
 
     def log_of(self, metadata: Metadata, **options: Any) -> MetadataLog:
         """Over the member of the test."""
-        queues = ConsumeQueues(config_of(), MemoryDisk())
+        queues = ConsumeQueues(config_of(), Hints(MemoryDisk()))
         self.addCleanup(queues.close)
         ends = QueueEnds(queues, dict)
         values = {"wall_ms": lambda: NOW_MS, "body_bytes_max": 1 << 20, "ends": ends, **options}
@@ -353,7 +354,7 @@ class MetadataLogTests(SynchronousTestCase):
         """Tables that were saved are not made older; queues that are built again need their ends."""
         body = (b'{"format":1,"tables":{"topics":{"dataVersion":{"counter":1,"timestamp":1},"entries":'
                 b'{"a":{"topicName":"a"}}},"queueEnds":{"dataVersion":null,"entries":{"a@1":4}}}}')
-        queues = ConsumeQueues(config_of(), MemoryDisk())
+        queues = ConsumeQueues(config_of(), Hints(MemoryDisk()))
         self.addCleanup(queues.close)
         reader = self.log_of(self.slave, ends=QueueEnds(queues, dict))
         self.assertTrue(reader.apply(unseen_record(METADATA_TOPIC, body), 5, is_kept=True))

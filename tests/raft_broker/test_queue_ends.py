@@ -7,6 +7,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.base.disk.hints import Hints
 from dledger.raft_broker.queue_ends import QueueEnds
 from dledger.rocketmq.store.queues.consume_queues import ConsumeQueues
 from dledger.rocketmq.store.queues.unit_check import TornUnits
@@ -23,7 +24,7 @@ class TableTests(SynchronousTestCase):
     """The table alone."""
 
     def setUp(self) -> None:
-        self.queues = ConsumeQueues(config_of(), MemoryDisk())
+        self.queues = ConsumeQueues(config_of(), Hints(MemoryDisk()))
         self.addCleanup(self.queues.close)
         self.given_out = {("T1", 0): 7, ("T1", 1): 0, ("T@2", 3): 9}
         self.table = QueueEnds(self.queues, lambda: self.given_out)
@@ -68,14 +69,14 @@ class TableTests(SynchronousTestCase):
     def test_the_list_of_queues_keeps_it(self) -> None:
         """A start finds the place in the list, without a file of the queue."""
         disk = MemoryDisk()
-        queues = ConsumeQueues(config_of(), disk)
+        queues = ConsumeQueues(config_of(), Hints(disk))
         QueueEnds(queues, dict).apply({"T1@0": 5}, None)
         for step in queues.prepare_flush():
             step()
         queues.finish_flush()
         queues.close()
         twin = ConsumeQueues.open(
-            config_of(), disk, log_begin=0, log_end=0, is_trusted=False, crashed=False,
+            config_of(), Hints(disk), log_begin=0, log_end=0, is_trusted=False, crashed=False,
             torn=TornUnits(lambda at, size: b"", range(0), 0),
         )
         self.addCleanup(twin.close)

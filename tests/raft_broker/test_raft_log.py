@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import errno
 from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.base.disk.unreadable import FILLER, OPENING_MAX_BYTES
 from dledger.raft_broker.raft_log import RaftLog
+from dledger.testing.world.memory_disk import MemoryFile
 from dledger.values.errors import DamagedEntryError
 from dledger.values.ledger.holes import Hole
 from tests.broker.support import message
@@ -34,6 +37,16 @@ class RaftLogTests(SynchronousTestCase):
         self.assertFalse(log.committed(0))
         self.assertEqual(log.record_end, self.ledger.store.end_position)
         self.assertEqual(log.problem_at(48), "")
+
+    def test_a_disk_that_goes_on_failing(self) -> None:
+        """However much could not be read, each read has bytes that no record begins with, and no error."""
+        self.ledger.append(message())
+        log = self.ledger.log()
+        self.addCleanup(log.abandon)
+        with mock.patch.object(MemoryFile, "pread", side_effect=OSError(errno.EIO, "Input/output error")):
+            for _ in range(2 * OPENING_MAX_BYTES // log.record_end):
+                data = log.read(0, log.record_end)
+        self.assertEqual(data, FILLER[: log.record_end])
 
     def test_uncommitted_entries_are_not_read(self) -> None:
         """What is after the committed end is neither counted nor read."""

@@ -39,7 +39,7 @@ class LifeTests(RaftCase):
     def test_a_broker_lives_and_restarts(self) -> None:
         """It becomes master, takes messages, gives them, stops in order, and has them at the next start."""
         self.start()
-        self.assertFalse(self.broker.config.is_slave)
+        self.assertFalse(self.broker.config.role.is_slave)
         asked = self.ask(send_of(b"one", opaque=1), send_of(b"two", opaque=2))
         answers = sorted(asked, key=lambda one: one.opaque)
         self.assertEqual([(one.opaque, one.code) for one in answers], [(1, 0), (2, 0)])
@@ -385,11 +385,11 @@ class RoleTests(RaftCase):
         self.lose()
         self.assertFalse(self.replication.stamps.is_open)
         self.settle(0.02)
-        self.assertTrue(self.broker.config.is_slave)
+        self.assertTrue(self.broker.config.role.is_slave)
         (answer,) = self.ask(send_of(b"two"))
         self.assertEqual(answer.code, 14)
         self.settle(3.0)
-        self.assertFalse(self.broker.config.is_slave)
+        self.assertFalse(self.broker.config.role.is_slave)
         (answer,) = self.ask(send_of(b"three"))
         self.assertEqual((answer.code, answer.ext_fields["queueOffset"]), (0, "1"))
         self.stop()
@@ -533,7 +533,7 @@ class RoleTests(RaftCase):
         self.settle(0.3)
         self.lose()
         self.settle(2.0)
-        self.assertFalse(self.broker.config.is_slave)
+        self.assertFalse(self.broker.config.role.is_slave)
         self.assertEqual(self.broker.metadata.consumer_offsets.query("g", "New", 0), 0)
         self.stop()
 

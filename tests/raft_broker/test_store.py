@@ -9,8 +9,8 @@ from unittest import mock
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.base.disk.file_table import DISPATCHED, TABLES_APPLIED
 from dledger.raft_broker.checkpoints import (
-    DISPATCHED_NAME,
     Dispatched,
     decode_dispatched,
     encode_dispatched,
@@ -18,7 +18,6 @@ from dledger.raft_broker.checkpoints import (
 from dledger.raft_broker.store import RaftStore
 from dledger.rocketmq.metadata.files import Metadata
 from dledger.rocketmq.metadata.tables_mark import (
-    TABLES_MARK_NAME,
     FollowedLog,
     LogPlace,
     decode_tables_mark,
@@ -40,7 +39,6 @@ class MarkTests(SynchronousTestCase):
         data = encode_dispatched(Dispatched(LogPlace(77, 9), 5), 4096)
         self.assertEqual(decode_dispatched(data, 4096), ((77, 9), 5))
         self.assertIsNone(decode_dispatched(data, 8192))
-        self.assertIsNone(decode_dispatched(None, 4096))
         self.assertIsNone(decode_dispatched(encode_dispatched(Dispatched(LogPlace(-1, 0), 5), 4096), 4096))
         for at in range(len(data)):
             flipped = bytearray(data)
@@ -73,7 +71,7 @@ class MomentTests(SynchronousTestCase):
         while threads.waiting:
             threads.run()
         self.successResultOf(done)
-        path = f"{store.config.store_path_root_dir}/{DISPATCHED_NAME}"
+        path = f"{store.config.store_path_root_dir}/{DISPATCHED.name}"
         self.assertEqual(
             decode_dispatched(ledger.disk.read_file(path), store.log.file_size),
             Dispatched(LogPlace(offset, store.log.tail_check(offset)), 1),
@@ -173,7 +171,7 @@ class StoreTests(SynchronousTestCase):
         """A directory of RocketMQ, or a lost or damaged mark: all queues are built again."""
         self.fill(10)
         self.close(self.open())
-        path = f"base/{DISPATCHED_NAME}"
+        path = f"base/{DISPATCHED.name}"
         disk = self.ledger.disk
         for damage in (lambda: disk.unlink(path), lambda: disk.write_file(path, b"x")):
             damage()
@@ -185,7 +183,7 @@ class StoreTests(SynchronousTestCase):
         """The mark came with queues of another log, or of a younger one: all queues are built again."""
         self.fill(10)
         self.close(self.open())
-        path = f"base/{DISPATCHED_NAME}"
+        path = f"base/{DISPATCHED.name}"
         disk = self.ledger.disk
         mark = decode_dispatched(disk.read_file(path), FILE_SIZE)
         assert mark is not None and mark.place.tail_check
@@ -202,7 +200,7 @@ class StoreTests(SynchronousTestCase):
         """The tables were saved with another log, or a younger one: all metadata are read again."""
         self.fill(10)
         self.close(self.open())
-        path, disk = f"base/config/{TABLES_MARK_NAME}", self.ledger.disk
+        path, disk = f"base/config/{TABLES_APPLIED.name}", self.ledger.disk
         found = decode_tables_mark(disk.read_file(path))
         assert found is not None and found[0].tail_check
         place, sums = found
@@ -221,8 +219,8 @@ class StoreTests(SynchronousTestCase):
         self.fill(10)
         self.close(self.open())
         disk = self.ledger.disk
-        mark = disk.read_file(f"base/{DISPATCHED_NAME}")
-        disk.unlink(f"base/config/{TABLES_MARK_NAME}")
+        mark = disk.read_file(f"base/{DISPATCHED.name}")
+        disk.unlink(f"base/config/{TABLES_APPLIED.name}")
         store = RaftStore.open(
             config_of(), disk, self.ledger.log(), clock=self.clock, run_in_thread=inline,
             failed=lambda failure: self.fail(str(failure)), events=BrokerEvents(),
@@ -230,13 +228,13 @@ class StoreTests(SynchronousTestCase):
         self.addCleanup(store.abandon)
         self.assertEqual(store.needed_index, -1)
         self.successResultOf(store.checkpoint())
-        self.assertEqual(disk.read_file(f"base/{DISPATCHED_NAME}"), mark)
+        self.assertEqual(disk.read_file(f"base/{DISPATCHED.name}"), mark)
 
     def test_killed_without_marks(self) -> None:
         """Mark and abort are gone after a kill: names of queues that are there may be in the cache only."""
         self.fill(10)
         self.close(self.open())
-        for gone in ((), (DISPATCHED_NAME,)):
+        for gone in ((), (DISPATCHED.name,)):
             for name in gone:
                 self.ledger.disk.unlink(f"base/{name}")
             with mock.patch.object(ConsumeQueues, "open", wraps=ConsumeQueues.open) as opening:

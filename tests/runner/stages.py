@@ -134,13 +134,15 @@ def _simulated(*within_s: int, budget_s: int, joins: bool = False) -> list[Stage
 
 
 def _damaged(*words: str, budget_s: int) -> list[Stage]:
-    """Damaged files, and random bytes to every decoder beside them."""
+    """Damaged files; beside them random bytes to every decoder, and each failure of each file."""
     kept = {"read": read_total(SUMMARY), "again": again_of_lines}
     return [
         Stage(name="damage", command=_program("tests.damage", "--cases", "10000", "--seed", "1", *words),
               budget_s=budget_s, counts="cases", **kept),
         Stage(name="fuzz", budget_s=budget_s, counts="targets", joins=True,
               command=_program("tests.fuzz.run", "--executions", "20000", "--seed", "1", *words), **kept),
+        Stage(name="file-table", budget_s=2 * budget_s, counts="cases", joins=True,
+              command=_program("tests.damage.table_play", "--seed", "1", *words), **kept),
     ]
 
 

@@ -31,7 +31,7 @@ class LoggedTablesCase(SynchronousTestCase):
             broker.start()
         self.run_for(5.0)
         self.master, *self.slaves = sorted(
-            self.rig.machines.values(), key=lambda one: self.parts_of(one).config.is_slave
+            self.rig.machines.values(), key=lambda one: self.parts_of(one).config.role.is_slave
         )
         self.change("g1", 7)
         self.run_for(2.0)

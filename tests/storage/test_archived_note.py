@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+from dledger.base.disk.file_table import ARCHIVED
+from dledger.base.disk.hints import Hints
 from dledger.storage.manifests.archive_manifest import read_archive
-from dledger.storage.manifests.archived_note import NOTE_NAME, ArchivedNote, read_note, write_note
+from dledger.storage.manifests.archived_note import ArchivedNote, read_note, write_note
 from dledger.storage.store.file_store import FileStore
 from tests.storage.archived_member import PLACE, ArchiveCase
 from tests.storage.support import ROOT, config_of
@@ -54,11 +56,11 @@ class NoteTests(ArchiveCase):
             write_note(self.disk, ROOT, note)
             self.assertEqual(self.begin(expire_only_archived=True), 0, (end_index, end_position))
         self.note(3)
-        path = f"{ROOT}/{NOTE_NAME}"
+        path = f"{ROOT}/{ARCHIVED.name}"
         sound = self.disk.read_file(path)
         for data in (b"", sound[:-5], sound.replace(b'"end_index": ', b'"end_index": 1'), b"[]"):
             self.disk.write_file(path, data)
-            self.assertIsNone(read_note(self.disk, ROOT))
+            self.assertIsNone(read_note(Hints(self.disk), ROOT))
             self.assertEqual(self.begin(expire_only_archived=True), 0)
 
     def test_a_note_is_written_once(self) -> None:

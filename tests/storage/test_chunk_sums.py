@@ -10,7 +10,7 @@ from zlib import crc32
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.storage.store.chunk_sums import pack_row, unpack_rows
+from dledger.storage.files.chunk_rows import pack_row, unpack_rows
 from dledger.storage.store.file_store import FileStore
 from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.errors import DLedgerError

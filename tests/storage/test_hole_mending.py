@@ -8,7 +8,8 @@ from unittest import mock
 
 import attrs
 
-from dledger.storage.files.hole_list import HOLES_NAME, decode_holes
+from dledger.base.disk.file_table import HOLES
+from dledger.storage.files.hole_list import decode_holes
 from dledger.storage.store.file_store import FileStore
 from dledger.values.errors import DamagedEntryError, DLedgerError
 from protocols.wire.ledger.batches import EntryBatch
@@ -50,7 +51,7 @@ class FillTests(StoreCase):
         """The record after proves all of them; they are on stable storage before the hole is closed."""
         self.disk.calls.clear()
         self.store.fill_hole(self.batch(10, 12), is_committed=False)
-        calls = [path.rpartition("/")[2] if HOLES_NAME in path else path.split("/")[2]
+        calls = [path.rpartition("/")[2] if HOLES.name in path else path.split("/")[2]
                  for operation, path in self.disk.calls if operation in ("datasync", "write_file")]
         self.assertEqual(calls[0], "data")
         self.assertIn("index", calls)
@@ -96,7 +97,7 @@ class FillTests(StoreCase):
 
     def test_the_list_is_written_when_there_is_room(self) -> None:
         """A full disk keeps the list of holes as it was; it is written later, though nothing else happens."""
-        path = f"{ROOT}/{HOLES_NAME}"
+        path = f"{ROOT}/{HOLES.name}"
         before = self.disk.read_file(path)
         with mock.patch.object(self.disk, "write_file", side_effect=OSError(errno.ENOSPC, "no space")):
             self.store.fill_hole(self.batch(10, 12), is_committed=False)

@@ -9,7 +9,9 @@ from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.storage.files.hole_list import HOLES_NAME, HoleList, decode_holes, encode_holes
+from dledger.base.disk.file_table import HOLES
+from dledger.base.disk.hints import Hints
+from dledger.storage.files.hole_list import HoleList, decode_holes, encode_holes
 from dledger.storage.start import scanner
 from dledger.storage.store import hole_finder, hole_mending
 from dledger.storage.store.file_store import FileStore
@@ -92,26 +94,28 @@ class FileTests(SynchronousTestCase):
         """It says so, and knows the holes all the same."""
         disk = HookedDisk()
         disk.makedirs(ROOT)
-        holes = HoleList(disk, ROOT)
+        hints = Hints(disk)
+        holes = HoleList(hints, ROOT)
         with mock.patch.object(disk, "write_file", side_effect=NO_ROOM):
             holes.add(hole(1, 2))
-        self.assertIn("No space", holes.trouble)
+        self.assertTrue(holes.is_late)
+        self.assertIn("No space", hints.news()[f"{ROOT}/holes"])
         self.assertEqual((holes.holes, holes.end_index), ((hole(1, 2),), 2))
         holes.add(hole(7, 7))
-        self.assertEqual(holes.trouble, "")
-        self.assertEqual(HoleList.recorded(disk, ROOT), (hole(1, 2), hole(7, 7)))
+        self.assertFalse(holes.is_late)
+        self.assertEqual(HoleList.recorded(Hints(disk), ROOT), (hole(1, 2), hole(7, 7)))
 
     def test_cut_and_begin(self) -> None:
         """Holes after a cut, and before the beginning, are gone."""
         disk = HookedDisk()
         disk.makedirs(ROOT)
-        holes = HoleList(disk, ROOT, (hole(1, 2), hole(5, 7), hole(9, 9)))
+        holes = HoleList(Hints(disk), ROOT, (hole(1, 2), hole(5, 7), hole(9, 9)))
         holes.cut(9)
         self.assertEqual(holes.holes, (hole(1, 2), hole(5, 7)))
         holes.begin_at(6, 600)
         self.assertEqual(holes.holes, (hole(6, 7),))
         self.assertEqual(holes.end_index, 7)
-        self.assertEqual(HoleList.recorded(disk, ROOT), (hole(6, 7),))
+        self.assertEqual(HoleList.recorded(Hints(disk), ROOT), (hole(6, 7),))
 
 
 class StoreCase(SynchronousTestCase):
@@ -402,7 +406,7 @@ class ReadTests(StoreCase):
         """So does a file that rots."""
         self.flip(5, 60)
         self.assertRaises(DamagedEntryError, entry_at, self.store, 5)
-        self.disk.files[f"{ROOT}/{HOLES_NAME}"].data[20] ^= 1
+        self.disk.files[f"{ROOT}/{HOLES.name}"].data[20] ^= 1
         self.assertEqual(ranges(self.reopen()), [(5, 5)])
 
     def test_cut_of_a_hole(self) -> None:

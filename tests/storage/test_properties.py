@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.base.disk.hints import Hints
 from dledger.storage.files.properties import (
     encode_ledger_checkpoint,
     java_long,
@@ -66,7 +67,7 @@ class CheckpointTests(SynchronousTestCase):
     def test_a_checkpoint_is_read_in_any_order(self) -> None:
         """Either order; what makes no sense counts as absent."""
         disk = MemoryDisk()
-        self.assertIsNone(read_checkpoint(disk, "d"))
+        self.assertIsNone(read_checkpoint(Hints(disk), "d"))
         for content, expected in ((b"endIndex=5\ncommittedIndex=1\n", (1, 5)),
                                   (b"committedIndex=3\n", (3, -2)),
                                   (b"", None), (b"committedIndex=x\nendIndex=5\n", None),
@@ -74,4 +75,4 @@ class CheckpointTests(SynchronousTestCase):
                                   (encode_ledger_checkpoint(1, 5), (1, 5)),
                                   (encode_ledger_checkpoint(1, 5).replace(b"5", b"4", 1), None)):
             disk.write_file("d/checkpoint", content)
-            self.assertEqual(read_checkpoint(disk, "d"), expected, content)
+            self.assertEqual(read_checkpoint(Hints(disk), "d"), expected, content)

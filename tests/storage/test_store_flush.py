@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 
 from dledger.base.disk.flush_job import MARK_SYNC_EVERY
+from dledger.base.disk.hints import Hints
 from dledger.base.disk.two_slots import SLOT_SIZE
 from dledger.storage.files.properties import read_checkpoint
 from dledger.values.errors import StoreError
@@ -118,7 +119,7 @@ class FlushTests(HookedCase):
         self.assertNotIn(f"{ROOT}/checkpoint", self.disk.files)
         self.disk.calls.clear()
         job.run()
-        self.assertEqual(read_checkpoint(self.disk, ROOT), (2, 2))
+        self.assertEqual(read_checkpoint(Hints(self.disk), ROOT), (2, 2))
         self.assertEqual(self.disk.count("datasync", "/index/"), 1)
         self.assertEqual(self.disk.count("sync_directory", "/index"), 1)
         self.store.finish_flush(job)
@@ -130,7 +131,7 @@ class FlushTests(HookedCase):
         flush(self.store)
         self.store.record_commit(1)
         self.store.check_point()
-        self.assertEqual(read_checkpoint(self.disk, ROOT), (1, 2))
+        self.assertEqual(read_checkpoint(Hints(self.disk), ROOT), (1, 2))
         self.disk.calls.clear()
         self.store.check_point()
         self.assertEqual(self.disk.calls, [])
@@ -141,7 +142,7 @@ class FlushTests(HookedCase):
         self.store.record_commit(1)
         self.store.check_point()
         self.store.check_point()
-        self.assertEqual(read_checkpoint(self.disk, ROOT), (1, 2))
+        self.assertEqual(read_checkpoint(Hints(self.disk), ROOT), (1, 2))
 
     def test_commit_is_reported_soon(self) -> None:
         """A checkpoint that waits for a flush does not keep readers waiting for the commit."""

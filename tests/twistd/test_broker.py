@@ -38,7 +38,7 @@ class OptionTests(SynchronousTestCase):
             "mappedFileSizeCommitLog=1048576", "--set", "ha_full_history=true",
         )
         broker = options.broker
-        self.assertTrue(broker.is_slave)
+        self.assertTrue(broker.role.is_slave)
         self.assertEqual((broker.listen_port, broker.broker_id, broker.broker_name), (20911, 3, "x"))
         self.assertEqual(broker.master_remoting_address, "m:10911")
         self.assertEqual(broker.name_servers, ("a:1", "b:2"))

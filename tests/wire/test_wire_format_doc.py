@@ -17,6 +17,7 @@ from dledger.rocketmq.store.index.index_mark import INDEX_MARK_DECLARATION
 from dledger.rocketmq.store.log.log_mark import LOG_MARK_DECLARATION
 from dledger.rocketmq.store.queues.queue_files import UNIT_DECLARATION
 from dledger.rocketmq.store.records.checkpoint import CHECKPOINT_DECLARATION
+from dledger.storage.files.chunk_rows import CHUNK_ROW_DECLARATION
 from dledger.storage.files.commit_mark import COMMIT_MARK_DECLARATION
 from dledger.storage.files.snapshot_file import SNAPSHOT_HEADER_DECLARATION, SNAPSHOT_PIECE_DECLARATION
 from dledger.storage.files.state_file import (
@@ -26,7 +27,6 @@ from dledger.storage.files.state_file import (
     STATE_READER_DECLARATION,
 )
 from dledger.storage.start.configurations import MEMBERS_DECLARATION
-from dledger.storage.store.chunk_sums import CHUNK_ROW_DECLARATION
 from protocols.wire.ledger.codes import RequestCode
 from protocols.wire.ledger.entry import BLANK_DECLARATION, ENTRY_HEADER_DECLARATION, INDEX_UNIT_DECLARATION
 from protocols.wire.ledger.envelopes import ENVELOPE_DECLARATION, ENVELOPE_HEADER_DECLARATION

@@ -128,36 +128,52 @@ class OsFile:
         self._fd = fd
 
     def pread(self, size: int, position: int) -> bytes:
-        data = os.pread(self._fd, size, position)
-        if len(data) == size or not data:
-            return data
-        pieces = [data]
-        got = len(data)
-        while got < size:
-            data = os.pread(self._fd, size - got, position + got)
-            if not data:
-                break
-            pieces.append(data)
-            got += len(data)
-        return b"".join(pieces)
+        try:
+            data = os.pread(self._fd, size, position)
+            if len(data) == size or not data:
+                return data
+            pieces = [data]
+            got = len(data)
+            while got < size:
+                data = os.pread(self._fd, size - got, position + got)
+                if not data:
+                    break
+                pieces.append(data)
+                got += len(data)
+            return b"".join(pieces)
+        except OSError as error:
+            error.filename = self.path  # calls with a descriptor do not name the file
+            raise
 
     def pwrite(self, data: bytes | memoryview, position: int) -> None:
-        written = os.pwrite(self._fd, data, position)
-        if written == len(data):
-            return
-        rest = memoryview(data)[written:]
-        while rest:
-            position += written
-            written = os.pwrite(self._fd, rest, position)
-            if written == 0:
-                raise OSError(errno.EIO, "pwrite made no progress", self.path)
-            rest = rest[written:]
+        try:
+            written = os.pwrite(self._fd, data, position)
+            if written == len(data):
+                return
+            rest = memoryview(data)[written:]
+            while rest:
+                position += written
+                written = os.pwrite(self._fd, rest, position)
+                if written == 0:
+                    raise OSError(errno.EIO, "pwrite made no progress", self.path)
+                rest = rest[written:]
+        except OSError as error:
+            error.filename = self.path
+            raise
 
     def reserve(self, position: int, size: int) -> None:
-        os.posix_fallocate(self._fd, position, size)
+        try:
+            os.posix_fallocate(self._fd, position, size)
+        except OSError as error:
+            error.filename = self.path
+            raise
 
     def datasync(self) -> None:
-        os.fdatasync(self._fd)
+        try:
+            os.fdatasync(self._fd)
+        except OSError as error:
+            error.filename = self.path
+            raise
 
     def size(self) -> int:
         return os.fstat(self._fd).st_size
@@ -262,6 +278,9 @@ class OsDisk:
         try:
             OsFile(aside, fd).pwrite(data, 0)
             os.fsync(fd)
+        except OSError as error:
+            error.filename = aside
+            raise
         finally:
             os.close(fd)
         os.rename(aside, path)
@@ -302,6 +321,9 @@ class OsDisk:
         fd = _open_descriptor(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(fd)
+        except OSError as error:
+            error.filename = path
+            raise
         finally:
             os.close(fd)
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import errno
 import math
 
-from dledger.base.disk.disk import File
+from dledger.base.disk.disk import Disk, File
 
 #: Bytes that are tried at a time: a sector of a disk, or a page of the system's memory.
 BLOCK = 4096
@@ -37,6 +37,21 @@ _ERRORS = frozenset((errno.EIO, errno.EBADMSG, errno.EILSEQ, errno.ENODATA))
 def is_unreadable(error: OSError) -> bool:
     """Whether this error of a read is one of the medium."""
     return error.errno in _ERRORS
+
+
+def read_copy(disk: Disk, path: str) -> bytes:
+    """
+    A small file of which there is a second copy: one that the disk cannot read is as damaged as one of
+    zeroes.
+
+    @return: nothing if the medium fails. @raise OSError: it failed otherwise.
+    """
+    try:
+        return disk.read_file(path)
+    except OSError as error:
+        if not is_unreadable(error):
+            raise
+        return b""
 
 
 class Unreadable:

@@ -38,7 +38,7 @@ from dledger.storage.backups.source import ArchiveSource
 from dledger.storage.manifests.archive_manifest import ArchiveBusy, read_archive
 from dledger.storage.manifests.archive_place import ArchivePlace
 from dledger.storage.manifests.archive_retention import ArchiveRetention, ExpirySummary, expire_archive
-from dledger.storage.manifests.archived_note import NOTE_NAME, ArchivedNote, write_note
+from dledger.storage.manifests.archived_note import ArchivedNote, write_note
 from dledger.values.errors import DirectoryError, StoreError
 
 #: Longest wait between two attempts on a target that fails, in seconds.
@@ -144,7 +144,7 @@ class _Runs:
         try:
             write_note(OsDisk(), self.member, note)
         except OSError as error:
-            raise StoreError(f"{self.member}/{NOTE_NAME} cannot be written: {error}") from error
+            raise StoreError(f"{self.member}/archived cannot be written: {error}") from error
 
 
 @click.command()

@@ -89,7 +89,7 @@ class LostTopics:
         """
         topics, config = self._topics, self._config
         lost = lost_topics(self._store, topics.entries, queue_nums=config.default_topic_queue_nums)
-        if config.is_slave:
+        if config.role.is_slave:
             topics.show(lost)
             return
         for topic in lost:

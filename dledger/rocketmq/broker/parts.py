@@ -205,7 +205,7 @@ class BrokerParts(BrokerEvents):
         restore_options(config, metadata.changed_options)
         for path in metadata.restored:
             self.log.warn("{path} was restored from its .bak", path=path)
-        if not config.is_slave:
+        if not config.role.is_slave:
             add_system_topics(metadata, config, now_ms)
         return metadata
 
@@ -361,7 +361,7 @@ class BrokerParts(BrokerEvents):
         if self.replication.following is not None:
             self.replication.following.follow()
         self.registrar.start()
-        if not self.config.is_slave:
+        if not self.config.role.is_slave:
             self._start_delivering()
 
     def _start_delivering(self) -> None:
@@ -382,7 +382,7 @@ class BrokerParts(BrokerEvents):
     def role_changed(self) -> None:
         self._stop_delivering()
         self.store.deleted.forget()
-        if not self.config.is_slave:
+        if not self.config.role.is_slave:
             add_system_topics(self.metadata, self.config, self.wall_ms())
             self.lost_topics.restore()
             self._start_delivering()
@@ -392,7 +392,7 @@ class BrokerParts(BrokerEvents):
         """See L{change_by_configuration}. Name servers hear of it, and the tables are saved."""
         taken = change_by_configuration(self.config, self.metadata, values, self.wall_ms())
         is_reported = not taken.isdisjoint({"auto_create_topic_enable", "broker_permission"})
-        if is_reported and not self.config.is_slave:
+        if is_reported and not self.config.role.is_slave:
             self.topics_changed()
         if self.store.is_ready:
             self.saver.save()

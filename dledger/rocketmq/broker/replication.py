@@ -180,7 +180,7 @@ class CommitLogKind:
         events: BrokerEvents, is_awaited: Callable[[], bool],
     ) -> CommitLogStore:
         return CommitLogStore.open(
-            config.store, around.disk, is_slave=config.is_slave, clock=around.reactor,
+            config.store, around.disk, is_slave=config.role.is_slave, clock=around.reactor,
             run_in_thread=around.run_in_thread, failed=failed, events=events, is_awaited=is_awaited,
         )
 
@@ -203,7 +203,7 @@ class HAReplication(Replication):
             config.ha, store.log, around.reactor, rng=around.rng, failed=around.failed, events=needs.events,
             listen=around.ha_listen, master_range=self._master_range, act=needs.turn.act,
         )
-        self._following = Following(needs, self.ha, store.log) if config.is_slave else None
+        self._following = Following(needs, self.ha, store.log) if config.role.is_slave else None
         self._writer = ReplicatedLog(store, self.ha)
         self._resolve = HAResolve(self.ha, store, around.disk, master_range=self._master_range)
         self.acts = LogActs(store.log, self._resolve, around.reactor)

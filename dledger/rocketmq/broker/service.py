@@ -277,7 +277,7 @@ class BrokerService(Service):
             "its log ends at {offset}, files in {path}",
             role=self.role, cluster=self.config.broker_cluster_name, address=broker.own.text,
             ports=", ".join(str(getattr(port.getHost(), "port", port)) for port in self._listening),
-            ha_port="none" if self.config.is_slave else self.config.ha_port,
+            ha_port="none" if self.config.role.is_slave else self.config.ha_port,
             offset=broker.store.log.end_offset, path=self.config.store.store_path_root_dir,
         )
         self._notify_serving()

@@ -55,6 +55,8 @@ class MetadataSaver:
 
     def _saved(self, _: None) -> None:
         self._is_saving = False
+        for path, why in self._metadata.hints.news().items() if self._metadata.hints.fresh else ():
+            self.log.warn("hint {path}: {reason}", path=path, reason=why)
         if self._problem:
             self._problem = ""
             self.log.info("metadata can be written again")

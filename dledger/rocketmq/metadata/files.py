@@ -16,6 +16,9 @@ from collections.abc import Callable, Mapping
 from twisted.internet.defer import Deferred, succeed
 
 from dledger.base.disk.disk import Disk
+from dledger.base.disk.file_table import TABLES_APPLIED
+from dledger.base.disk.hints import HintFile, Hints
+from dledger.base.disk.unreadable import read_copy
 from dledger.base.in_turn import InTurn
 from dledger.base.threads import RunInThread
 from dledger.rocketmq.metadata.changed_options import ChangedOptions
@@ -25,7 +28,6 @@ from dledger.rocketmq.metadata.tables import FileTable, Groups, RequestModes, To
 from dledger.rocketmq.metadata.tables_mark import (
     LOGGED_FILES,
     NO_FILE,
-    TABLES_MARK_NAME,
     FollowedLog,
     LogPlace,
     Sums,
@@ -42,6 +44,7 @@ class Metadata:
     stable storage: offsets that are younger than the log would pass over messages that it lost.
     The mark of the tables holds for the files at any time; C{_sums} has the checksums of those that it names.
 
+    @ivar hints: the mark of the tables.
     @ivar restored: paths of malformed or missing files that were read from C{.bak}, and not written since.
     """
 
@@ -60,6 +63,8 @@ class Metadata:
         """
         self._disk = disk
         self._directory = directory
+        self.hints = Hints(disk)
+        self._mark_file = HintFile(self.hints, TABLES_APPLIED, directory)
         self._saving = InTurn()
         self.topics = Topics(now_ms)
         self.groups = Groups(now_ms)
@@ -101,13 +106,13 @@ class Metadata:
         for one in (path, path + ".bak"):
             if not self._disk.exists(one):
                 continue
-            data = self._disk.read_file(one)
+            data = read_copy(self._disk, one)
             if one == path and table.file_name in self._sums:
                 self._sums[table.file_name] = crc32(data)
             try:
                 table.load(data)
             except BodyError as error:
-                reasons.append(f"{one}: {error}" if data else f"{one} is empty")
+                reasons.append(f"{one}: {error}" if data else f"{one} is empty, or cannot be read")
                 continue
             if one != path:
                 self.restored.append(path)
@@ -143,7 +148,8 @@ class Metadata:
                 name: crc32(contents[name]) if name in contents else known
                 for name, known in self._sums.items()
             }
-            await run_in_thread(lambda: self._write(contents, sums, place))
+            marked: list[bool] = []
+            await run_in_thread(lambda: marked.append(self._write(contents, sums, place)))
         except (OSError, StoreError, DLedgerError) as error:
             for table in dirty:
                 table.is_dirty = True
@@ -151,30 +157,30 @@ class Metadata:
         written = {f"{self._directory}/{name}" for name in contents}
         self.restored = [path for path in self.restored if path not in written]
         self._sums = sums
-        if place is not None:
+        if place is not None and marked[0]:
             self._held = place
 
     def _write(
         self, contents: Mapping[str, bytes], after: Mapping[str, int], place: LogPlace | None
-    ) -> None:
+    ) -> bool:
         """
         Replace files. Runs in a thread, one call at a time.
 
         @param contents: by names of files.
         @param after: checksums of the logged files with these contents.
         @param place: up to which they hold the log; None: it is a plain one.
+        @return: whether the mark says so.
         """
         disk, directory, before = self._disk, self._directory, self._sums
         disk.makedirs(directory)
         if contents and place is not None:
-            self._mark(self._held, {name: (before[name], after[name]) for name in after})
+            sums: Sums = {name: (before[name], after[name]) for name in after}
+            self._mark_file.write(encode_tables_mark(self._held, sums))
         for name, data in contents.items():
             path = f"{directory}/{name}"
-            if path not in self.restored and disk.exists(path) and (old := disk.read_file(path)):
+            if path not in self.restored and disk.exists(path) and (old := read_copy(disk, path)):
                 disk.write_file(path + ".bak", old)
             disk.write_file(path, data)
-        if place is not None:
-            self._mark(place, {name: (one, one) for name, one in after.items()})
-
-    def _mark(self, place: LogPlace, sums: Sums) -> None:
-        self._disk.write_file(f"{self._directory}/{TABLES_MARK_NAME}", encode_tables_mark(place, sums))
+        return place is not None and self._mark_file.write(
+            encode_tables_mark(place, {name: (one, one) for name, one in after.items()})
+        )

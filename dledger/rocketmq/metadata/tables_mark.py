@@ -16,14 +16,15 @@ from typing import NamedTuple
 
 from construct import Int32ub, Int64sb, Struct
 
-from dledger.base.disk.disk import Disk
+from dledger.base.disk.file_table import TABLES_APPLIED
+from dledger.base.disk.hints import HintFile, Hints
+from dledger.base.disk.unreadable import read_copy
 from dledger.rocketmq.metadata.offsets import ConsumerOffsets, DelayOffsets
 from dledger.rocketmq.metadata.order_info import OrderInfos
 from dledger.rocketmq.metadata.tables import Groups, RequestModes, Topics
 from protocols.wire.checksums import crc32
 from protocols.wire.layout import struct_of
 
-TABLES_MARK_NAME = "applied"
 #: Files of the tables whose changes are in a raft log.
 LOGGED_FILES = tuple(
     table.file_name for table in (Topics, Groups, ConsumerOffsets, DelayOffsets, RequestModes, OrderInfos)
@@ -82,7 +83,7 @@ def decode_tables_mark(data: bytes) -> tuple[LogPlace, Sums] | None:
     return LogPlace(offset, tail_check), dict(zip(LOGGED_FILES, pairs, strict=True))
 
 
-def place_of_tables(disk: Disk, directory: str) -> LogPlace | str:
+def place_of_tables(hints: Hints, directory: str) -> LogPlace | str:
     """
     Up to which place in the log the files of the tables hold its metadata.
 
@@ -90,13 +91,13 @@ def place_of_tables(disk: Disk, directory: str) -> LogPlace | str:
     @return: a text: they hold nothing for certain, and why.
     @raise OSError: reading failed.
     """
-    path = f"{directory}/{TABLES_MARK_NAME}"
-    found = decode_tables_mark(disk.read_file(path)) if disk.exists(path) else None
+    disk, file = hints.disk, HintFile(hints, TABLES_APPLIED, directory)
+    found = file.read(decode_tables_mark)
     if found is None:
-        return f"{path} is missing or damaged"
+        return f"{file.path} is missing or damaged"
     place, sums = found
     for name in LOGGED_FILES:
         path = f"{directory}/{name}"
-        if (crc32(disk.read_file(path)) if disk.exists(path) else NO_FILE) not in sums[name]:
+        if (crc32(read_copy(disk, path)) if disk.exists(path) else NO_FILE) not in sums[name]:
             return f"{path} is not the file that was written last"
     return place

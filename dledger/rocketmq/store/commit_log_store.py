@@ -20,6 +20,7 @@ from twisted.python.failure import Failure
 
 from dledger.base.disk.disk import Disk
 from dledger.base.disk.expiry import Expiry
+from dledger.base.disk.hints import Hints
 from dledger.base.threads import RunInThread
 from dledger.rocketmq.store.index.indexing import KeyIndexing
 from dledger.rocketmq.store.index.key_index import KeyIndex
@@ -34,10 +35,9 @@ from dledger.rocketmq.store.queues.reput import Dispatcher
 from dledger.rocketmq.store.queues.unit_check import TornUnits
 from dledger.rocketmq.store.records.bad_records import BadRecords
 from dledger.rocketmq.store.records.checkpoint import (
-    CHECKPOINT_NAME,
     AbortFile,
     decode_checkpoint,
-    read_small,
+    read_store_checkpoint,
 )
 from dledger.rocketmq.store.records.events import BrokerEvents
 from dledger.rocketmq.store.records.plain_records import Placed, PlainMessage
@@ -95,9 +95,9 @@ class CommitLogStore(MessageStore):
         lock = lock_store(config, disk)
         log: CommitLog | None = None
         try:
-            root = config.store_path_root_dir
+            root, hints = config.store_path_root_dir, Hints(disk)
             abort = AbortFile(disk, root)
-            checkpoint = read_small(disk, f"{root}/{CHECKPOINT_NAME}")
+            checkpoint = read_store_checkpoint(hints, root)
             seen = inspect_log(config, disk, checkpoint=checkpoint, is_aborted=abort.is_there)
             if not seen.offsets:
                 _refuse_raft_log(disk, root)
@@ -105,12 +105,14 @@ class CommitLogStore(MessageStore):
             log = CommitLog.open(
                 config, disk, seen, is_slave=is_slave, run_in_thread=run_in_thread, events=events
             )
-            queues, offset = _open_queues(config, disk, seen, log)
-            dispatcher = Dispatcher(log, queues, config.delay_levels_ms, offset=offset)
+            queues, offset = _open_queues(config, hints, seen, log)
+            dispatcher = Dispatcher(
+                log, queues, config.delay_levels_ms, offset=offset, log_path=config.commit_log_path
+            )
             indexing = None
             if config.message_index_enable:
                 index = KeyIndex.open(
-                    config, disk, log, log_end=log.record_end,
+                    config, hints, log, log_end=log.record_end,
                     crashed=seen.crashed or seen.mark is None,
                     timestamp=decode_checkpoint(checkpoint or b"").index_msg_timestamp,
                 )
@@ -118,7 +120,8 @@ class CommitLogStore(MessageStore):
             log.opened()
             return cls(
                 config, OpenedFiles(
-                    disk=disk, lock=lock, log=log, queues=queues, dispatcher=dispatcher, indexing=indexing
+                    disk=disk, hints=hints, lock=lock, log=log, queues=queues, dispatcher=dispatcher,
+                    indexing=indexing,
                 ), StoreSurroundings(
                     clock=clock, run_in_thread=run_in_thread, failed=failed, events=events,
                     is_awaited=is_awaited,
@@ -273,7 +276,7 @@ def _refuse_other_queues(config: StoreConfig, log: CommitLog, reached: int) -> N
 
 
 def _open_queues(
-    config: StoreConfig, disk: Disk, seen: LogSeen, log: CommitLog
+    config: StoreConfig, hints: Hints, seen: LogSeen, log: CommitLog
 ) -> tuple[ConsumeQueues, int]:
     """The queues, and the offset from which the log must be dispatched again."""
     begin, end = log.begin_offset, log.end_offset
@@ -286,7 +289,7 @@ def _open_queues(
         known = min(log.start_after_crash(safe), end)
     crashed = seen.crashed or seen.mark is None
     opening = partial(
-        ConsumeQueues.open, config, disk, log_begin=begin, is_trusted=seen.mark is not None,
+        ConsumeQueues.open, config, hints, log_begin=begin, is_trusted=seen.mark is not None,
         torn=TornUnits(log.read, range(begin, known), written_below(seen, log)),
         losing=lambda: log.flusher.record_dispatched(begin),
     )

@@ -9,15 +9,15 @@ Source: DefaultMessageStore.java, StoreCheckpoint.java (4.9.8, 5.3.3).
 
 from __future__ import annotations
 
+from dledger.base.disk.file_table import BROKER_CHECKPOINT
+from dledger.base.disk.hints import HintFile
 from dledger.rocketmq.store.checkpoints import DispatchFlush
 from dledger.rocketmq.store.log.commit_log import CommitLog
 from dledger.rocketmq.store.opened_files import OpenedFiles, StoreSurroundings
 from dledger.rocketmq.store.records.checkpoint import (
-    CHECKPOINT_NAME,
     Checkpoint,
     decode_checkpoint,
     encode_checkpoint,
-    read_small,
 )
 
 
@@ -25,9 +25,10 @@ class LogCheckpoints:
     """A L{dledger.rocketmq.store.checkpoints.StoreCheckpoints}."""
 
     def __init__(self, root: str, opened: OpenedFiles[CommitLog], around: StoreSurroundings) -> None:
-        """@param root: the directory of the store. @raise OSError: the file cannot be read."""
-        self._path = f"{root}/{CHECKPOINT_NAME}"
-        self._times = decode_checkpoint(read_small(opened.disk, self._path) or b"")
+        """@param root: the directory of the store."""
+        self._file = HintFile(opened.hints, BROKER_CHECKPOINT, root)
+        self._content = self._file.read(bytes)
+        self._times = decode_checkpoint(self._content or b"")
         self._opened = opened
         self._run_in_thread = around.run_in_thread
         self._cuts = 0
@@ -53,6 +54,10 @@ class LogCheckpoints:
         if times == self._times:
             return
         content = encode_checkpoint(times)
-        await self._opened.log.flusher.note_checkpoint(content, self._run_in_thread)
-        await self._run_in_thread(lambda: self._opened.disk.write_file(self._path, content))
-        self._times = times
+        await self._opened.log.flusher.note_checkpoint(content, self._content, self._run_in_thread)
+        written: list[bool] = []
+        await self._run_in_thread(lambda: written.append(self._file.write(content)))
+        if written[0]:
+            self._times = times
+        # (After a failed fsync it may have the one or the other.)
+        self._content = content if written[0] else self._file.read(bytes)

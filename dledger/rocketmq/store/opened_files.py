@@ -16,6 +16,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
 
 from dledger.base.disk.disk import Disk, File
+from dledger.base.disk.hints import Hints
 from dledger.base.threads import RunInThread
 from dledger.rocketmq.store.index.indexing import KeyIndexing
 from dledger.rocketmq.store.queues.consume_queues import ConsumeQueues
@@ -79,12 +80,14 @@ class OpenedFiles(Generic[AnyLog]):
     """
     The files of a store, recovered.
 
+    @ivar hints: of the directory.
     @ivar lock: of the directory; released at the end.
     @ivar dispatcher: puts records of the log into the queues.
     @ivar indexing: puts messages into the index by key; None: there is none.
     """
 
     disk: Disk
+    hints: Hints
     lock: File
     log: AnyLog
     queues: ConsumeQueues

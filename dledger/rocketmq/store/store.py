@@ -88,6 +88,7 @@ class MessageStore:
         )
         self._events = around.events
         self._disk = opened.disk
+        self._hints = opened.hints
         self._lock = opened.lock
         self._failed = around.failed
         self._checkpoints = checkpoints
@@ -171,6 +172,8 @@ class MessageStore:
             self.indexing.tick()
         self.log.flush().addErrback(self._fail)
         if self._ticks % CHECKPOINT_TICKS == 0:
+            for path, why in self._hints.news().items():
+                self.log_events.warn("hint {path}: {reason}", path=path, reason=why)
             if self.reput.behind_bytes:
                 self.log_events.info(
                     "dispatching: at {offset}, {bytes} bytes to go",

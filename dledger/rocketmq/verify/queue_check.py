@@ -15,17 +15,19 @@ index the queue has already is repeated. Neither is a finding.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
 from dledger.base.disk.disk import Disk
 from dledger.base.disk.segment import file_name, offsets_in
 from dledger.rocketmq.store.queues.queue_files import FILLER_SIZE, UNIT, Unit
+from dledger.rocketmq.store.queues.queue_list import ListedQueue, QueueKey
 from dledger.rocketmq.store.queues.unit_check import ReadLog, points_to_record
-from dledger.rocketmq.store.records.records import Record
+from dledger.rocketmq.store.records.records import Record, read_record
 from dledger.rocketmq.store.records.store_config import UNIT_SIZE
 from dledger.rocketmq.verify.report import StoreReport
+from protocols.wire.errors import WireError
 
 #: Units of a block, and blocks that are kept.
 _BLOCK = 1024
@@ -34,9 +36,6 @@ BLOCKS_MAX = 512
 _AGAIN = (
     "with the broker stopped, move this directory away: the next start makes the queue again from the log"
 )
-
-#: Topic and number.
-QueueKey = tuple[str, int]
 
 
 @attrs.define
@@ -212,6 +211,44 @@ class QueueCheck:
             file, f"{what}: the message at {offset} of the log, index {record.queue_offset}", _AGAIN,
             offset=record.queue_offset,
         )
+
+    # -- without a walk through the log ------------------------------------------------------------
+
+    def compare(self, read_log: ReadLog, begin: int, end: int, delay_levels_ms: Sequence[int]) -> None:
+        """
+        Compare each unit with the record that it points to. Messages that no queue has are not found.
+
+        @param read_log: see L{finish}. @param begin, end: of the log.
+        """
+        for (topic, number), queue in self.queues.items():
+            first = self._bisect(queue, lambda unit: unit[0] >= begin, queue.first, queue.end)
+            self._report.units += queue.end - first
+            before = -1
+            for index in range(first, queue.end):
+                offset, size, code = self._unit(queue, index)
+                if size == FILLER_SIZE:
+                    continue
+                is_sound = before < offset and offset + size <= end and points_to_record(
+                    read_log, topic, number, index=index, offset=offset, size=size,
+                )
+                before = offset
+                try:
+                    is_sound = is_sound and read_record(
+                        read_log(offset, size), 0, offset, size, delay_levels_ms).tags_code == code
+                except WireError:
+                    is_sound = False
+                if not is_sound:
+                    self._report.add(
+                        queue.directory, f"its unit {index} points to {offset}, where no message of the "
+                        "queue is, or one with another tag", _AGAIN, offset=index,
+                    )
+
+    def compare_ends(self, listed: Mapping[QueueKey, ListedQueue]) -> None:
+        """Compare the ends of queues with the list that an orderly end has left."""
+        for key, queue in self.queues.items():
+            if key in listed and queue.end != listed[key].next_index:
+                self._report.add(queue.directory, f"its units end at {queue.end}, and ended at "
+                                 f"{listed[key].next_index} when the broker stopped", _AGAIN)
 
     # -- units without a message --------------------------------------------------------------------
 

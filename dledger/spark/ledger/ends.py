@@ -22,11 +22,12 @@ import attrs
 import numpy as np
 
 from dledger.base.disk.disk import ReadOnlyDisk
+from dledger.base.disk.file_table import LEDGER_CHECKPOINT
 from dledger.base.disk.segment import SegmentReader, offsets_in
 from dledger.base.disk.two_slots import SLOT_SIZE
 from dledger.spark.formats.log import DamageError, FixedParts, ReadError, skipped
 from dledger.storage.files.commit_mark import COMMIT_MARK_NAME, CommitMark, decode_mark, is_superseded
-from dledger.storage.files.properties import LEDGER_CHECKPOINT_NAME, decode_ledger_checkpoint
+from dledger.storage.files.properties import decode_ledger_checkpoint
 from dledger.storage.files.reader import require_ledger
 from dledger.storage.start.identity import IDENTITY_NAME, read_identity
 from dledger.values.errors import DirectoryError
@@ -177,7 +178,7 @@ class MemberFiles:
 
     def _records(self) -> _Records:
         return _Records(
-            mark=self._content(COMMIT_MARK_NAME), checkpoint=self._content(LEDGER_CHECKPOINT_NAME)
+            mark=self._content(COMMIT_MARK_NAME), checkpoint=self._content(LEDGER_CHECKPOINT.name)
         )
 
     def _content(self, name: str) -> bytes | None:
@@ -202,7 +203,7 @@ class MemberFiles:
         return max(sound, key=lambda found: found[0])[1] if sound else None
 
     def _checkpoint(self, records: _Records) -> tuple[int, int] | None:
-        path = f"{self.path}/{LEDGER_CHECKPOINT_NAME}"
+        path = f"{self.path}/{LEDGER_CHECKPOINT.name}"
         if records.checkpoint is None:
             # Java deletes the file before it renames the new one.
             if any(_DISK.exists(path + suffix) for suffix in (".tmp", ".bak")) and records.mark is None:
@@ -225,7 +226,7 @@ class MemberFiles:
 
     def _unrecorded(self) -> _Unfit:
         return _Unfit(
-            f"{self.path} holds entries, but neither {COMMIT_MARK_NAME} nor {LEDGER_CHECKPOINT_NAME} is "
+            f"{self.path} holds entries, but neither {COMMIT_MARK_NAME} nor {LEDGER_CHECKPOINT.name} is "
             "there to say how far they are committed: start the member, or read another one (a Java member "
             "writes its checkpoint three seconds after its first start)", is_damage=False, is_passing=True,
         )

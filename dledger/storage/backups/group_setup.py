@@ -11,6 +11,7 @@ from __future__ import annotations
 import attrs
 
 from dledger.base.disk.disk import Disk
+from dledger.base.disk.hints import Hints
 from dledger.storage.start.directory import inspect_ledger, lock_ledger
 from dledger.storage.start.identity import (
     IDENTITY_NAME,
@@ -51,7 +52,7 @@ def seen_member(config: DLedgerConfig, disk: Disk) -> MemberSeen:
 
     @raise DirectoryError: it must not be opened as it is.
     """
-    directory = inspect_ledger(config, disk)
+    directory = inspect_ledger(config, Hints(disk))
     found = read_identity(disk, f"{config.self_path}/{IDENTITY_NAME}")
     return MemberSeen(
         path=config.self_path, identity=None if found is None else found[1],

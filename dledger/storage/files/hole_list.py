@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from construct import Int32sb, Int32ub, Int64sb, Struct
 
-from dledger.base.disk.disk import Disk
+from dledger.base.disk.file_table import HOLES
+from dledger.base.disk.hints import HintFile, Hints
 from dledger.values.ledger.holes import HOLES_MAX, Hole, joined_holes
 from protocols.wire.checksums import crc32
 from protocols.wire.layout import struct_of
-
-HOLES_NAME = "holes"
 
 _MAGIC, _VERSION = 0x444C484F, 1  # "DLHO"
 _HEAD = struct_of(Struct("magic" / Int32sb, "version" / Int32sb, "count" / Int32sb))
@@ -55,13 +54,13 @@ class HoleList:
     Invariant: C{holes} rise, do not touch, and are at most L{HOLES_MAX}; C{end_index} is the last index of
     the last one, -1 without any.
 
-    @ivar trouble: why the file could not be written last time; empty if it was.
+    @ivar is_late: the file has other holes: it could not be written last time.
     """
 
-    def __init__(self, disk: Disk, directory: str, holes: tuple[Hole, ...] = ()) -> None:
-        self._disk = disk
-        self._path = f"{directory}/{HOLES_NAME}"
-        self.trouble = ""
+    def __init__(self, hints: Hints, directory: str, holes: tuple[Hole, ...] = ()) -> None:
+        self._disk = hints.disk
+        self._file = HintFile(hints, HOLES, directory)
+        self.is_late = False
         self.holes: tuple[Hole, ...] = ()
         self.end_index = -1
         self._set(joined_holes(holes))
@@ -71,10 +70,10 @@ class HoleList:
         self.end_index = holes[-1].last_index if holes else -1
 
     @classmethod
-    def recorded(cls, disk: Disk, directory: str) -> tuple[Hole, ...] | None:
+    def recorded(cls, hints: Hints, directory: str) -> tuple[Hole, ...] | None:
         """The holes that the file remembers, none without a file; None if it is not sound."""
-        path = f"{directory}/{HOLES_NAME}"
-        return decode_holes(disk.read_file(path)) if disk.exists(path) else ()
+        file = HintFile(hints, HOLES, directory)
+        return file.read(decode_holes) if hints.disk.exists(file.path) else ()
 
     def at(self, index: int) -> Hole | None:
         """The hole that C{index} lies in."""
@@ -141,10 +140,6 @@ class HoleList:
             self.write()
 
     def write(self) -> None:
-        """Write the file, durably; C{trouble} says why that failed."""
-        self.trouble = ""
-        try:
-            if self.holes or self._disk.exists(self._path):
-                self._disk.write_file(self._path, encode_holes(self.holes))
-        except OSError as error:
-            self.trouble = str(error)
+        """Write the file, durably, if the disk lets it."""
+        is_needed = bool(self.holes) or self._disk.exists(self._file.path)
+        self.is_late = is_needed and not self._file.write(encode_holes(self.holes))

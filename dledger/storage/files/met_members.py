@@ -5,19 +5,19 @@ or copied (L{dledger.values.ledger.lineage}).
 
 A text file with a line for each, the id and the lineage; a line that begins with a tab is of an incarnation
 that the same member had before. The last line is a seal (L{sealed}), as a damaged line could name another
-member. The file is replaced, durably, when one changes. It is a memory, and nothing rests on it: by a file
-that is not sound nobody was met, what cannot be written is met again.
+member. The file is replaced, durably, when one changes. It is a hint: by a file that is not sound nobody was
+met, what cannot be written is met again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dledger.base.disk.disk import Disk
+from dledger.base.disk.file_table import MET
+from dledger.base.disk.hints import HintFile, Hints
 from dledger.storage.files.properties import is_sealed, sealed
 from dledger.values.ledger.lineage import Lineage
 
-MET_NAME = "met"
 #: At most this many members are remembered; the one met first is forgotten.
 MET_MAX = 256
 #: Earlier incarnations of one member that are remembered, the last ones.
@@ -51,16 +51,10 @@ def decode_past(data: bytes) -> dict[str, tuple[Lineage, ...]]:
 class MetMembers:
     """The file, and what is in it."""
 
-    def __init__(self, disk: Disk, path: str) -> None:
-        """@param path: of the file, which need not exist."""
-        self._disk = disk
-        self._path = path
-        try:
-            data = disk.read_file(path) if disk.exists(path) else b""
-        except OSError:
-            data = b""
-        if not is_sealed(data):
-            data = b""
+    def __init__(self, hints: Hints, directory: str) -> None:
+        """@param directory: of the file, which need not exist."""
+        self._file = HintFile(hints, MET, directory)
+        data = self._file.read(lambda found: found if is_sealed(found) else None) or b""
         self._met = decode_met(data)
         self._past = decode_past(data)
 
@@ -91,7 +85,4 @@ class MetMembers:
             self._past.pop(forgotten, None)
         lines = [f"{one} {lineage.encode()}\n" for one, lineage in self._met.items()]
         lines += [f"{_PAST}{one} {was.encode()}\n" for one, past in self._past.items() for was in past]
-        try:
-            self._disk.write_file(self._path, sealed("".join(lines).encode()))
-        except OSError:
-            pass  # (The disk of the ledger reports its failures itself.)
+        self._file.write(sealed("".join(lines).encode()))

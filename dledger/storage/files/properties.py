@@ -15,10 +15,9 @@ from __future__ import annotations
 
 import re
 
-from dledger.base.disk.disk import Disk
+from dledger.base.disk.file_table import LEDGER_CHECKPOINT
+from dledger.base.disk.hints import HintFile, Hints
 from protocols.wire.checksums import crc32
-
-LEDGER_CHECKPOINT_NAME = "checkpoint"
 
 _SEAL = re.compile(rb"^#crc32 ([0-9a-f]{8})\n", re.MULTILINE)
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
@@ -89,26 +88,30 @@ def is_sealed(data: bytes) -> bool | None:
     return seal.end() == len(data) and int(seal[1], 16) == crc32(data[: seal.start()])
 
 
+def is_commented(data: bytes) -> bool:
+    """Whether it may have a comment: Java writes none, and we a seal."""
+    return b"#" in data or b"!" in data
+
+
 def encode_ledger_checkpoint(committed_index: int, end_index: int) -> bytes:
     """Content of the checkpoint: the lines that Java writes, and a seal."""
     return sealed(f"committedIndex={committed_index}\nendIndex={end_index}\n".encode())
 
 
-def read_checkpoint(disk: Disk, directory: str) -> tuple[int, int] | None:
+def read_checkpoint(hints: Hints, directory: str) -> tuple[int, int] | None:
     """
     C{committedIndex} and C{endIndex} (-2 if absent) of the checkpoint; None if it is absent or malformed.
 
     Nothing is lost without it: a leader reports the committed index again.
     """
-    path = f"{directory}/{LEDGER_CHECKPOINT_NAME}"
-    return decode_ledger_checkpoint(disk.read_file(path)) if disk.exists(path) else None
+    return HintFile(hints, LEDGER_CHECKPOINT, directory).read(decode_ledger_checkpoint)
 
 
 def checkpoint_damage(content: bytes) -> str:
     """What is wrong with the bytes of a checkpoint, as we or Java write them; empty if nothing is."""
     keys = [key for key, _ in property_pairs(content)]
     if (decode_ledger_checkpoint(content) is not None and sorted(keys) == ["committedIndex", "endIndex"]
-            and (is_sealed(content) or b"#" not in content)):
+            and (is_sealed(content) or not is_commented(content))):
         return ""
     return "malformed, or its seal does not fit: committedIndex=<number>, endIndex=<number> expected"
 

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 import attrs
 
 from dledger.base.disk.disk import Disk, ReadOnlyDisk
+from dledger.base.disk.hints import Hints
 from dledger.base.disk.segment import SegmentReader, offsets_in
 from dledger.storage.files.commit_mark import COMMIT_MARK_NAME, CommitMark, is_superseded, read_mark
 from dledger.storage.files.properties import read_checkpoint
@@ -143,7 +144,7 @@ class LogReader:
         _refresh(self.data, self._disk)
         _refresh(self.index, self._disk)
         self.begin_index = self._find_begin()
-        checkpoint = read_checkpoint(self._disk, self.path)
+        checkpoint = read_checkpoint(Hints(self._disk), self.path)
         found = read_mark(self._disk, f"{self.path}/{COMMIT_MARK_NAME}")
         self.mark = found[1] if found is not None else None
         if self.mark is not None and is_superseded(self.mark, checkpoint):

@@ -28,7 +28,7 @@ from typing import NamedTuple
 from construct import Int8ub, Int32sb, Int32ub, Int64sb, Int64ub, Struct
 
 from dledger.base.disk.disk import Disk
-from dledger.base.disk.unreadable import is_unreadable
+from dledger.base.disk.unreadable import read_copy
 from dledger.values.ledger.group_state import GroupState, NotedTime, Producer, StateCapture
 from dledger.values.ledger.reader_table import KnownReader
 from protocols.wire.checksums import crc32
@@ -321,12 +321,7 @@ class StateFile:
         """
         if not self._disk.exists(self._path):
             return []
-        try:
-            data = self._disk.read_file(self._path)
-        except OSError as error:
-            if not is_unreadable(error):
-                raise
-            return []
+        data = read_copy(self._disk, self._path)
         self._slot_bytes = len(data) // 2
         self._lengths = [self._slot_bytes] * 2
         found: list[StoredState] = []

@@ -27,7 +27,7 @@ from construct import Int32sb, Int64sb, Struct
 
 from dledger.base.disk.disk import Disk, is_no_room
 from dledger.base.disk.two_slots import SlotFile, SlotForm
-from dledger.storage.files.properties import is_sealed, java_long, property_pairs, sealed
+from dledger.storage.files.properties import is_commented, is_sealed, java_long, property_pairs, sealed
 from dledger.values.errors import DirectoryError, DLedgerError, StoreError
 from protocols.wire.codes import ResponseCode
 
@@ -122,7 +122,7 @@ def decode_term_twin(data: bytes) -> TermVote | None:
 
 def term_damage(data: bytes) -> str:
     """What is wrong with the bytes of C{currterm}, as we or Java write them; empty if nothing is."""
-    if decode_term(data) is not None and (is_sealed(data) or b"#" not in data):
+    if decode_term(data) is not None and (is_sealed(data) or not is_commented(data)):
         return ""
     return ("malformed, or its seal does not fit: voteLeader=<id or nothing> and currTerm=<number> expected. "
             f"The next start goes by {TERM_TWIN_NAME}")

@@ -12,10 +12,11 @@ from __future__ import annotations
 import attrs
 
 from dledger.base.disk.disk import Disk
+from dledger.base.disk.file_table import ARCHIVED
+from dledger.base.disk.hints import HintFile, Hints
 from dledger.storage.manifests.document import decode_document, encode_document, field_in, place_in
 from protocols.wire.ledger.bounds import INDEX_MAX, POSITION_MAX
 
-NOTE_NAME = "archived"
 _FORMAT, _VERSION = "dledger-archived", 1
 
 
@@ -41,20 +42,22 @@ def write_note(disk: Disk, directory: str, note: ArchivedNote) -> None:
     @param directory: the member's.
     @raise OSError: it cannot be written.
     """
-    if read_note(disk, directory) != note:
+    if read_note(Hints(disk), directory) != note:
         data = encode_document(_FORMAT, _VERSION, "archived", attrs.asdict(note))
-        disk.write_file(f"{directory}/{NOTE_NAME}", data)
+        disk.write_file(f"{directory}/{ARCHIVED.name}", data)
 
 
-def read_note(disk: Disk, directory: str) -> ArchivedNote | None:
+def read_note(hints: Hints, directory: str) -> ArchivedNote | None:
     """The note; None if there is none, or if it is not sound or cannot be read."""
-    path = f"{directory}/{NOTE_NAME}"
+    return HintFile(hints, ARCHIVED, directory).read(decode_note)
+
+
+def decode_note(data: bytes) -> ArchivedNote | None:
+    """The note in a file; None if it is not sound."""
     try:
-        if not disk.exists(path):
-            return None
-        content = decode_document(disk.read_file(path), _FORMAT, _VERSION, "archived")
+        content = decode_document(data, _FORMAT, _VERSION, "archived")
         return ArchivedNote(end_index=place_in(content, "end_index", INDEX_MAX),
                             end_position=place_in(content, "end_position", POSITION_MAX),
                             target=field_in(content, "target", str))
-    except (OSError, ValueError):
+    except ValueError:
         return None

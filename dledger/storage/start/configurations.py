@@ -27,7 +27,7 @@ from construct import Int32sb, Int32ub, Struct
 
 from dledger.base.disk.disk import Disk, is_no_room
 from dledger.base.disk.guard import DiskGuard
-from dledger.base.disk.unreadable import is_unreadable
+from dledger.base.disk.unreadable import read_copy
 from dledger.storage.start.open_ledger import OpenLedger
 from dledger.values.errors import DamagedEntryError, DirectoryError, DLedgerError, StoreError
 from dledger.values.ledger.config import DLedgerConfig
@@ -76,13 +76,13 @@ def read_memberships(disk: Disk, path: str) -> tuple[Membership, ...]:
     """
     copy = path + COPY_SUFFIX
     if not disk.exists(path):
-        return _memberships_in(copy, _content_of(disk, copy)) if disk.exists(copy) else ()
+        return _memberships_in(copy, read_copy(disk, copy)) if disk.exists(copy) else ()
     try:
-        return _memberships_in(path, _content_of(disk, path))
+        return _memberships_in(path, read_copy(disk, path))
     except DirectoryError:
         if not disk.exists(copy):
             raise
-        return _memberships_in(copy, _content_of(disk, copy))
+        return _memberships_in(copy, read_copy(disk, copy))
 
 
 def has_list(disk: Disk, path: str) -> bool:
@@ -113,16 +113,6 @@ def _memberships_in(path: str, data: bytes) -> tuple[Membership, ...]:
             f"{path} is damaged ({error}): it names the members of the group, and without it this "
             f"member could count a majority of the wrong ones. {WITHOUT_LIST}"
         ) from error
-
-
-def _content_of(disk: Disk, path: str) -> bytes:
-    """@return: nothing if the disk cannot read the file, which is damaged then. @raise OSError: otherwise."""
-    try:
-        return disk.read_file(path)
-    except OSError as error:
-        if not is_unreadable(error):
-            raise
-        return b""
 
 
 def encode_memberships(memberships: Iterable[Membership]) -> bytes:
@@ -199,7 +189,7 @@ class ConfigurationList:
             content = encode_memberships(self._known)
             with self._guard.storing("writing the list of members failed"):
                 for path in (self._path + COPY_SUFFIX, self._path):
-                    if not self._disk.exists(path) or _content_of(self._disk, path) != content:
+                    if not self._disk.exists(path) or read_copy(self._disk, path) != content:
                         self._write(path, content)
 
     def _write(self, path: str, content: bytes) -> None:

@@ -16,6 +16,7 @@ import errno
 import attrs
 
 from dledger.base.disk.disk import Disk, File
+from dledger.base.disk.hints import Hints
 from dledger.base.disk.segment import Listing, SegmentList, file_name, list_segments, wrong_length
 from dledger.base.disk.set_aside import SetAside
 from dledger.storage.files.commit_mark import COMMIT_MARK_NAME, CommitMark, MarkFile, is_superseded, read_mark
@@ -103,7 +104,7 @@ class RecoveredLedger:
     aside: SetAside
 
 
-def inspect_ledger(config: DLedgerConfig, disk: Disk) -> LedgerSeen:
+def inspect_ledger(config: DLedgerConfig, hints: Hints) -> LedgerSeen:
     """
     Examine the directory without changing it.
 
@@ -111,7 +112,7 @@ def inspect_ledger(config: DLedgerConfig, disk: Disk) -> LedgerSeen:
     @raise StoreError: the directory cannot be read.
     """
     try:
-        return _inspect(config, disk)
+        return _inspect(config, hints)
     except NotADirectoryError as error:
         raise DirectoryError(f"{config.self_path} is not a directory: {error}") from error
     except PermissionError as error:
@@ -120,13 +121,14 @@ def inspect_ledger(config: DLedgerConfig, disk: Disk) -> LedgerSeen:
         raise StoreError(f"{config.self_path} cannot be read: {error}") from error
 
 
-def _inspect(config: DLedgerConfig, disk: Disk) -> LedgerSeen:
+def _inspect(config: DLedgerConfig, hints: Hints) -> LedgerSeen:
+    disk = hints.disk
     if "," in config.data_store_path:
         raise DirectoryError(
             f"data_store_path={config.data_store_path!r} names several directories, which is not "
             "supported: put all data files into one"
         )
-    checkpoint = read_checkpoint(disk, config.self_path)
+    checkpoint = read_checkpoint(hints, config.self_path)
     recorded = _recorded_mark(config, disk)
     repair_end = recorded.repair_end_index if recorded is not None else -1
     mark = recorded if recorded is not None and not is_superseded(recorded, checkpoint) else None
@@ -219,7 +221,7 @@ def lock_ledger(config: DLedgerConfig, disk: Disk) -> File:
 
 
 def recover_ledger(
-    config: DLedgerConfig, disk: Disk, seen: LedgerSeen
+    config: DLedgerConfig, hints: Hints, seen: LedgerSeen
 ) -> tuple[RecoveredLedger, MarkFile]:
     """
     Bring the files into a known state.
@@ -229,6 +231,7 @@ def recover_ledger(
     """
     initial = CommitMark(data_file_size=config.mapped_file_size_for_entry_data,
                          index_file_size=config.mapped_file_size_for_entry_index)
+    disk = hints.disk
     aside = SetAside(disk)
     data, index = (
         SegmentList(disk, directory, size, offsets, step=reserved_step(size))
@@ -246,12 +249,12 @@ def recover_ledger(
         _clear(seen, config, disk, aside)
         mark_file, _ = MarkFile.open(disk, f"{config.self_path}/{COMMIT_MARK_NAME}", initial)
         opened.append(mark_file)
-        remembered = HoleList.recorded(disk, config.self_path)
+        remembered = HoleList.recorded(hints, config.self_path)
         if remembered is None and seen.mark is not None:
             # A scan of everything finds the holes again.
             seen = attrs.evolve(seen, mark=attrs.evolve(seen.mark, damaged_index=0))
         recovered = _recover(
-            seen, initial, mark_file, data, index, aside, HoleList(disk, config.self_path, remembered or ())
+            seen, initial, mark_file, data, index, aside, HoleList(hints, config.self_path, remembered or ())
         )
         return recovered, mark_file
     except BaseException:
@@ -321,7 +324,7 @@ def _recover(
         is_begin_lost = seen.mark is not None and holes.at(found.begin_index) is not None
         begin_crc = seen.mark.begin_crc if is_begin_lost and seen.mark is not None else begin_crc_of(data)
         mark = attrs.evolve(mark, begin_position=data.offsets[0], begin_crc=begin_crc)
-    if holes.trouble:
+    if holes.is_late:
         mark = attrs.evolve(mark, damaged_index=holes.holes[0].first_index if holes.holes else -1)
     mark_file.write_durably(mark)
     return RecoveredLedger(data=data, index=index, found=found, committed_index=committed,

@@ -29,9 +29,10 @@ from construct import Int32sb, Int64sb, Struct
 
 from dledger.base.disk.disk import Disk, is_no_room
 from dledger.base.disk.guard import DiskGuard
+from dledger.base.disk.hints import Hints
 from dledger.base.disk.two_slots import SLOT_SIZE, SlotFile, SlotForm
 from dledger.storage.files.commit_mark import COMMIT_MARK_NAME
-from dledger.storage.files.met_members import MET_NAME, MetMembers
+from dledger.storage.files.met_members import MetMembers
 from dledger.storage.files.term_file import TERM_FILE_NAME, TERM_TWIN_NAME
 from dledger.storage.start.configurations import MEMBERS_NAME, WITHOUT_LIST, has_list
 from dledger.values.errors import DirectoryError
@@ -232,8 +233,8 @@ class MemberIdentity:
     @ivar others: the other members as this one met them.
     """
 
-    def __init__(self, config: DLedgerConfig, disk: Disk, guard: DiskGuard) -> None:
-        self._disk = disk
+    def __init__(self, config: DLedgerConfig, hints: Hints, guard: DiskGuard) -> None:
+        self._disk = hints.disk
         self._path = f"{config.self_path}/{IDENTITY_NAME}"
         self._config = config
         self._guard = guard
@@ -241,7 +242,7 @@ class MemberIdentity:
         self._now = Identity(group=config.group, member_id=config.self_id, boot_id="")
         self.had_entries = self._is_owed = False
         self._run = -1
-        self.others = MetMembers(disk, f"{config.self_path}/{MET_NAME}")
+        self.others = MetMembers(hints, config.self_path)
 
     def begin(self, now: Identity) -> None:
         """

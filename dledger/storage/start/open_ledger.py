@@ -16,6 +16,7 @@ import attrs
 from dledger.base.disk.disk import Disk, is_no_room
 from dledger.base.disk.flush_job import FlushJob
 from dledger.base.disk.guard import DiskGuard
+from dledger.base.disk.hints import Hints
 from dledger.base.disk.segment import SegmentList
 from dledger.base.disk.set_aside import SetAside
 from dledger.storage.files.commit_mark import CommitMark, MarkFile
@@ -41,6 +42,7 @@ class OpenLedger:
     Invariants: C{begin_index <= end_index} unless the ledger is empty (both -1); data and index hold only
     zeroes after the end.
 
+    @ivar hints: of its directory.
     @ivar guard: says whether the files can still be used.
     @ivar begin_index: first index present; -1 when empty.
     @ivar end_index, end_term: of the last entry; -1 when empty.
@@ -58,6 +60,7 @@ class OpenLedger:
 
     config: DLedgerConfig
     disk: Disk
+    hints: Hints
     data: SegmentList
     index: SegmentList
     guard: DiskGuard
@@ -75,13 +78,13 @@ class OpenLedger:
     aside: SetAside = attrs.Factory(lambda self: SetAside(self.disk), takes_self=True)
 
     @classmethod
-    def of(cls, config: DLedgerConfig, disk: Disk, recovered: RecoveredLedger) -> OpenLedger:
+    def of(cls, config: DLedgerConfig, hints: Hints, recovered: RecoveredLedger) -> OpenLedger:
         """The ledger that recovery has found. From now on any damage is borne."""
         found = recovered.found
         for files in (recovered.data, recovered.index):
             files.unreadable.opened()
         return cls(
-            config=config, disk=disk, data=recovered.data, index=recovered.index,
+            config=config, disk=hints.disk, hints=hints, data=recovered.data, index=recovered.index,
             guard=DiskGuard("the store", path=config.self_path), begin_index=found.begin_index,
             end_index=found.end_index, end_term=found.end_term, end_position=found.end_position,
             chain_crc=found.chain_crc, committed_index=recovered.committed_index,

@@ -11,6 +11,7 @@ Nothing is written here.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 
 import attrs
@@ -91,6 +92,16 @@ class RecordFinder:
             return None
         unit: tuple[int, int, int, int, int] = INDEX_UNIT.unpack(data)
         return unit if unit[0] == MAGIC and unit[3] == index else None
+
+    def corrected_unit(self, index: int) -> tuple[int, int, int, int, int]:
+        """The index unit of an entry that was just corrected. @raise OSError: the disk does not give it."""
+        unit = self.unit(index)
+        if unit is None:
+            path = self.index.path(self.index.base(index * INDEX_UNIT_SIZE))
+            raise OSError(
+                errno.EIO, "an index unit that was just written cannot be read: the disk fails", path
+            )
+        return unit
 
     def agreed_unit(self, index: int) -> tuple[int, int, int, int, int] | None:
         """The index unit of an entry, if the header that it leads to says the same; else None."""

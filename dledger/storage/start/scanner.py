@@ -91,8 +91,7 @@ class _Leaps:
             walk.chain_crc == 0 or (not self._is_anchored and index == self._anchor[0] + 1)
         ):
             # Nothing vouches for the record before this one, either: one of the two is the damaged one.
-            unit = self._finder.unit(index - 1)
-            assert unit is not None, "the index was just corrected"
+            unit = self._finder.corrected_unit(index - 1)
             index, position, term = index - 1, unit[1], -1
         target = self._finder.behind(Gap(
             index=index, position=position, term=term, last_index=self._settled_index,
@@ -204,8 +203,7 @@ class Scanner(RecordFinder):
             # After a hole the two cannot be distinguished: what is left is in front of it, and a start finds
             # that.
             return found if found.holes else FoundLedger(why=found.why)
-        last, before = self.unit(found.end_index), self.unit(found.end_index - 1)
-        assert last is not None and before is not None, "the index was just corrected"
+        before = self.corrected_unit(found.end_index - 1)
         header = ENTRY_HEADER.unpack(self.data.pread(ENTRY_HEADER_SIZE, before[1]))
         return attrs.evolve(
             found, end_index=found.end_index - 1, end_term=before[4], end_position=before[1] + before[2],
@@ -242,8 +240,7 @@ class Scanner(RecordFinder):
             self.data.mend(BLANK.pack(BLANK_MAGIC, file_end - position), position)
 
     def _found(self, begin_index: int, walk: Walk, why: str) -> FoundLedger:
-        unit = self.unit(walk.index - 1)
-        assert unit is not None, "the index was just corrected"
+        unit = self.corrected_unit(walk.index - 1)
         return FoundLedger(
             begin_index=begin_index, end_index=walk.index - 1, end_term=walk.term,
             end_position=unit[1] + unit[2], chain_crc=walk.chain_crc or 0, why=why,

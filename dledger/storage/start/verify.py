@@ -17,13 +17,14 @@ from collections.abc import Callable
 import attrs
 
 from dledger.base.disk.disk import Disk, File
+from dledger.base.disk.file_table import ARCHIVED, CHUNKS, HOLES, LEDGER_CHECKPOINT, MET
+from dledger.base.disk.hints import Hints
 from dledger.base.disk.set_aside import KeptFile, kept_files
 from dledger.base.disk.sparse import next_data
+from dledger.storage.files.chunk_rows import row_damage
 from dledger.storage.files.commit_mark import COMMIT_MARK_NAME, CommitMark, mark_damage, read_mark
-from dledger.storage.files.hole_list import HOLES_NAME, HoleList
-from dledger.storage.files.met_members import MET_NAME
+from dledger.storage.files.hole_list import HoleList
 from dledger.storage.files.properties import (
-    LEDGER_CHECKPOINT_NAME,
     checkpoint_damage,
     is_sealed,
     read_checkpoint,
@@ -41,6 +42,7 @@ from dledger.storage.files.term_file import (
     term_damage,
     twin_damage,
 )
+from dledger.storage.manifests.archived_note import decode_note
 from dledger.storage.manifests.kept_snapshot import MACHINE_DIRECTORY, parsed_snapshot_name
 from dledger.storage.start.configurations import COPY_SUFFIX, MEMBERS_NAME, check_memberships, has_list
 from dledger.storage.start.identity import IDENTITY_NAME, identity_damage, read_identity
@@ -222,8 +224,13 @@ def _check_small_files(disk: Disk, path: str, report: VerifyReport) -> None:
     check(IDENTITY_NAME, identity_damage, "")
     check(TERM_TWIN_NAME, twin_damage, "")
     check(STATE_NAME, state_damage, "")
-    check(MET_NAME, lambda data: "" if is_sealed(data) else "its seal does not fit its lines",
+    check(MET.name, lambda data: "" if is_sealed(data) else "its seal does not fit its lines",
           ": the next start has met nobody, and meets the members again")
+    check(ARCHIVED.name, lambda data: "" if decode_note(data) is not None else "no sound note",
+          f": {ARCHIVED.without}")
+    directory = CHUNKS.name.partition("/")[0]
+    for name in disk.listdir(f"{path}/{directory}") if disk.exists(f"{path}/{directory}") else ():
+        check(f"{directory}/{name}", row_damage, f": {CHUNKS.without}")
     check(MEMBERS_NAME, list_damage, "")
     check(copy, list_damage, "")
     found = _sound_lists(disk, path)
@@ -275,14 +282,14 @@ def _check_snapshot(disk: Disk, path: str, report: VerifyReport) -> None:
 
 
 def _check_holes(disk: Disk, path: str, report: VerifyReport) -> None:
-    found = HoleList.recorded(disk, path)
+    found = HoleList.recorded(Hints(disk), path)
     if found is None:
-        report.add(f"{path}/{HOLES_NAME}", "not sound: the next start looks at every record")
+        report.add(f"{path}/{HOLES.name}", "not sound: the next start looks at every record")
         return
     report.holes = list(found)
     for hole in found:
         report.add(
-            f"{path}/{HOLES_NAME}", f"{hole.count} entries from {hole.first_index} on are noted as damaged, "
+            f"{path}/{HOLES.name}", f"{hole.count} entries from {hole.first_index} on are noted as damaged, "
             f"log offsets {hole.position} to {hole.end_position}; entry {hole.last_index + 1} is after "
             "them. The running member fetches them from its peers", index=hole.first_index,
         )
@@ -304,7 +311,7 @@ class _Verifier:
     def run(self) -> None:
         """Check the whole directory."""
         report, reader = self._report, self._reader
-        checkpoint = read_checkpoint(self._disk, reader.path)
+        checkpoint = read_checkpoint(Hints(self._disk), reader.path)
         if self._mark is not None:
             report.settled_index = self._mark.recorded_end_index
         elif checkpoint is not None:
@@ -338,7 +345,7 @@ class _Verifier:
                 previous = offset
 
     def _check_checkpoint(self, checkpoint: tuple[int, int] | None) -> None:
-        path = f"{self._reader.path}/{LEDGER_CHECKPOINT_NAME}"
+        path = f"{self._reader.path}/{LEDGER_CHECKPOINT.name}"
         damage = _damage(self._disk, path, checkpoint_damage)
         if damage:
             self._report.add(path, f"{damage}. It is a hint, and written again")

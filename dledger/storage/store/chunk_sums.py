@@ -11,12 +11,10 @@ same name::
 
 Rule 1: nothing depends on these files. A row that is missing, torn or of other bytes costs time: the
 entries are pushed one by one. So rows are not brought to stable storage, and trouble with these files ends
-their use, not the store's.
+their use until the next house-keeping, not the store's.
 Rule 2: what is cut from the ledger is cut here. Should a row of a former tail come back after a loss of
 power, its C{chain_crc}, which continues through all entries before, shows it (L{ChunkSums.read}).
 Rule 3: no chunk has a configuration entry, entries of two terms, or a hole.
-
-A row counts if the row before it in its file does; the file ends with the first that does not.
 """
 
 from __future__ import annotations
@@ -25,10 +23,12 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 import attrs
-from construct import Int32sb, Int32ub, Int64sb, Struct
+from construct import Int32sb, Struct
 
 from dledger.base.disk.disk import File, is_no_room
+from dledger.base.disk.file_table import CHUNKS
 from dledger.base.disk.segment import file_name, offsets_in
+from dledger.storage.files.chunk_rows import NO_ROW, pack_row, unpack_rows
 from dledger.storage.files.records import Layout
 from dledger.storage.start.open_ledger import OpenLedger
 from dledger.values.ledger.chunks import UNIT_BYTES, ChunkSum
@@ -43,50 +43,14 @@ from protocols.wire.ledger.entry import (
     INDEX_UNIT_SIZE,
 )
 
-CHUNKS_NAME = "chunks"
 #: A chunk that ends early is recorded if it has at least this part of the wanted size.
 _SHORTEST_PART = 8
 #: Most files whose rows stay in memory.
 _FILES_KEPT = 4
 
-CHUNK_ROW_DECLARATION = Struct(
-    "first_index" / Int64sb,
-    "last_index" / Int64sb,
-    "position" / Int64sb,
-    "end_position" / Int64sb,
-    "term" / Int64sb,
-    "chain_crc" / Int32sb,
-    "records_crc" / Int32ub,
-    "units_crc" / Int32ub,
-    "row_crc" / Int32ub,  # CRC-32 of the bytes before it
-)
-_ROW = struct_of(CHUNK_ROW_DECLARATION)
 _CHAIN_CRC = struct_of(Struct("chain_crc" / Int32sb))
-_ROW_CRC_AT = _ROW.size - 4
-_NO_ROW = bytes(_ROW.size)
-
 
 assert INDEX_UNIT_SIZE == UNIT_BYTES
-
-
-def pack_row(chunk: ChunkSum) -> bytes:
-    """The row of a chunk."""
-    bare = _ROW.pack(*chunk, 0)[:_ROW_CRC_AT]
-    return bare + crc32(bare).to_bytes(4, "big")
-
-
-def unpack_rows(data: bytes) -> list[ChunkSum]:
-    """The rows of a file, up to the first that does not count."""
-    found: list[ChunkSum] = []
-    for at in range(0, len(data) - len(data) % _ROW.size, _ROW.size):
-        *fields, crc = _ROW.unpack_from(data, at)
-        row = ChunkSum(*fields)
-        if crc != crc32(data[at : at + _ROW_CRC_AT]) or not 0 <= row.first_index <= row.last_index:
-            break
-        if found and (row.first_index <= found[-1].last_index or row.position < found[-1].end_position):
-            break
-        found.append(row)
-    return found
 
 
 @attrs.define(kw_only=True)
@@ -108,25 +72,30 @@ class ChunkSums:
     Invariant: C{_rows} has rows of entries of the ledger only, rising; C{_names} has the offsets of the data
     files that have a file of rows.
 
-    @ivar trouble: why no sums are made and reported any more; empty if all is well.
+    @ivar trouble: why no sums are made and reported now; empty if all is well.
     """
 
     def __init__(self, ledger: OpenLedger) -> None:
         self._ledger = ledger
         self._bytes_max = ledger.config.push_chunk_bytes
-        self._directory = f"{ledger.config.self_path}/{CHUNKS_NAME}"
+        self._directory = f"{ledger.config.self_path}/{CHUNKS.name.partition('/')[0]}"
         self._growing: _Growing | None = None
         self._rows: dict[int, list[ChunkSum]] = {}
         self._denied: set[int] = set()
         self._names: set[int] = set()
         self._handle: tuple[int, File] | None = None
-        self.trouble = "" if self._bytes_max else "push_chunk_bytes=0"
+        self.trouble = ""
+        self.try_again()
         try:
             if ledger.disk.exists(self._directory):
                 self._names.update(offsets_in(ledger.disk, self._directory)[0])
             self._prune()
         except OSError as error:
             self._failed(error)
+
+    def try_again(self) -> None:
+        """The files may be usable again. Each row is compared with the ledger before it counts."""
+        self.trouble = "" if self._bytes_max else "push_chunk_bytes=0"
 
     # -- appends -------------------------------------------------------------------------------------
 
@@ -232,7 +201,7 @@ class ChunkSums:
         base = self._ledger.data.base(chunk.position)
         try:
             rows = self._rows_of(base)
-            self._write(base, len(rows), pack_row(chunk) + _NO_ROW)
+            self._write(base, len(rows), pack_row(chunk) + NO_ROW)
             rows.append(chunk)
         except OSError as error:
             self._failed(error)
@@ -252,7 +221,7 @@ class ChunkSums:
                 if kept < len(rows):
                     self._denied.difference_update([row.first_index for row in rows[kept:]])
                     del rows[kept:]
-                    self._write(base, kept, _NO_ROW)
+                    self._write(base, kept, NO_ROW)
                 if kept:
                     return
         except OSError as error:
@@ -280,6 +249,7 @@ class ChunkSums:
             self._ledger.disk.unlink(f"{self._directory}/{file_name(base)}")
 
     def _failed(self, error: OSError) -> None:
+        self._ledger.hints.failed(self._directory, str(error) or type(error).__name__)
         if not is_no_room(error):
             self.trouble = str(error) or type(error).__name__
             self._growing = None
@@ -370,7 +340,7 @@ class ChunkSums:
             file = disk.open(path, create=base not in self._names and not disk.exists(path))
             self._names.add(base)
             self._handle = base, file
-        self._handle[1].pwrite(data, number * _ROW.size)
+        self._handle[1].pwrite(data, number * len(NO_ROW))
 
     def _release(self) -> None:
         if self._handle is not None:

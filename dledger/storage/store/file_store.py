@@ -21,6 +21,7 @@ from operator import attrgetter
 from typing import Self
 
 from dledger.base.disk.disk import Disk, File
+from dledger.base.disk.hints import Hints
 from dledger.base.disk.set_aside import KeptFile, kept_files
 from dledger.storage.files.chunk_checks import CHECKS
 from dledger.storage.files.commit_mark import COMMIT_MARK_NAME, MarkFile
@@ -79,9 +80,10 @@ class FileStore:
     """
 
     def __init__(
-        self, config: DLedgerConfig, disk: Disk, lock: File, mark_file: MarkFile, recovered: RecoveredLedger
+        self, config: DLedgerConfig, hints: Hints, lock: File, mark_file: MarkFile, recovered: RecoveredLedger
     ) -> None:
-        ledger = self._ledger = OpenLedger.of(config, disk, recovered)
+        disk = hints.disk
+        ledger = self._ledger = OpenLedger.of(config, hints, recovered)
         self.ends = ledger
         self._lock = lock
         self._data = recovered.data
@@ -96,7 +98,7 @@ class FileStore:
         self.scrub = scrub.step
         self.scrub_from = scrub.begin_at
         self._sums = ChunkSums(ledger)
-        self.identity = MemberIdentity(config, disk, ledger.guard)
+        self.identity = MemberIdentity(config, hints, ledger.guard)
         path = f"{config.self_path}/{MEMBERS_NAME}"
         self._members = ConfigurationList(
             disk, path, read_memberships(disk, path), ledger.guard, self.identity.record_listed
@@ -124,11 +126,12 @@ class FileStore:
         @raise DirectoryError: the directory must not be opened as it is.
         @raise StoreError: reading or repairing the directory failed.
         """
-        directory = inspect_ledger(config, disk)
+        hints = Hints(disk)
+        directory = inspect_ledger(config, hints)
         lock = lock_ledger(config, disk)
         try:
             # Look again: before we held the lock, another process may have changed the directory.
-            directory = inspect_ledger(config, disk)
+            directory = inspect_ledger(config, hints)
             recorded = recorded_identity(config, disk)
             is_clean = directory.mark is not None and directory.mark.clean
             had_mark = disk.exists(f"{config.self_path}/{COMMIT_MARK_NAME}")
@@ -136,8 +139,8 @@ class FileStore:
             begin_joining(config, disk, is_new=is_new)
             if is_new:
                 begin_identity(config, disk, boot_id)
-            recovered, mark_file = recover_ledger(config, disk, directory)
-            store = cls(config, disk, lock, mark_file, recovered)
+            recovered, mark_file = recover_ledger(config, hints, directory)
+            store = cls(config, hints, lock, mark_file, recovered)
             store.identity.had_entries = had_mark and max(store.ledger_end_index, store.repair_end_index) >= 0
             store.identity.begin(identity_now(
                 config, recorded, boot_id, is_clean=is_clean, is_new=is_new,
@@ -446,6 +449,10 @@ class FileStore:
         with self._storing("listing the files that were set aside failed"):
             return kept_files(self._ledger.disk, self._data.directory)
 
+    def hint_news(self) -> dict[str, str]:
+        """See L{Hints.news}."""
+        return self._ledger.hints.news()
+
     @property
     def set_aside(self) -> list[KeptFile]:
         """What this process has set aside, in order."""
@@ -467,8 +474,9 @@ class FileStore:
     def maintenance(
         self, now_s: float, local_hour: int, *, keep_from_index: int, drop_to_index: int = -1
     ) -> list[DeletedSegment]:
-        if self._ledger.holes.trouble:
+        if self._ledger.holes.is_late:
             self._ledger.holes.write()  # There may be room now.
+        self._sums.try_again()
         deleted = self._room.maintenance(now_s, local_hour, keep_from_index, drop_to_index)
         if deleted:
             self._sums.files_gone()

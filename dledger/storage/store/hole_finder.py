@@ -51,7 +51,7 @@ class HoleFinder:
                 hole = self._behind(index, position, -1)
         if hole is not None:
             self._ledger.holes.add(hole)
-            if self._ledger.holes.trouble:
+            if self._ledger.holes.is_late:
                 self._marks.note_damage(hole.first_index)
         return self.error(index, what)
 

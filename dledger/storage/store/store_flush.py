@@ -20,9 +20,10 @@ from __future__ import annotations
 
 import attrs
 
-from dledger.base.disk.disk import Disk
+from dledger.base.disk.file_table import LEDGER_CHECKPOINT
 from dledger.base.disk.flush_job import MARK_SYNC_EVERY, FlushJob
-from dledger.storage.files.properties import LEDGER_CHECKPOINT_NAME, encode_ledger_checkpoint
+from dledger.base.disk.hints import HintFile
+from dledger.storage.files.properties import encode_ledger_checkpoint
 from dledger.storage.start.open_ledger import End, MarkWriter, OpenLedger
 from dledger.storage.store.state_keeper import StateKeeper
 from dledger.values.errors import StoreError
@@ -37,7 +38,7 @@ class LedgerFlush(FlushJob):
     @ivar end_index: entries up to here are on stable storage when L{run} has ended. A truncation lowers it:
         read it after L{StoreFlush.finish_flush}.
     @ivar index_end_position: index units of records below are on stable storage then; -1: none.
-    @ivar checkpoint: content of the checkpoint that it writes; empty: it writes none, or that failed.
+    @ivar checkpoint: content of the checkpoint that it has written; empty: none.
     """
 
     end: End
@@ -45,15 +46,10 @@ class LedgerFlush(FlushJob):
     index_end_position: int = -1
     checkpoint: bytes = b""
 
-    def add_checkpoint(self, disk: Disk, path: str, content: bytes) -> None:
+    def add_checkpoint(self, file: HintFile, content: bytes) -> None:
         """Write the checkpoint after what was taken before. If that fails, a later flush writes it."""
-        self.checkpoint = content
-
         def write() -> None:
-            try:
-                disk.write_file(path, content)
-            except OSError:  # (A hint for Java: the disk of the log reports its failures itself.)
-                self.checkpoint = b""
+            self.checkpoint = content if file.write(content) else b""
 
         self.add_step(write)
 
@@ -71,6 +67,7 @@ class StoreFlush:
         self._flushes = 0
         self._checkpoint_due = False
         self._checkpoint = b""
+        self._file = HintFile(ledger.hints, LEDGER_CHECKPOINT, ledger.config.self_path)
 
     # -- flush -----------------------------------------------------------------------------------
 
@@ -100,7 +97,7 @@ class StoreFlush:
         if self._checkpoint_due or not is_sync or self._flushes % MARK_SYNC_EVERY == 0:
             self._marks.add_to(job)
         if self._checkpoint_due:
-            job.add_checkpoint(ledger.disk, self._checkpoint_path(), self._checkpoint_now())
+            job.add_checkpoint(self._file, self._checkpoint_now())
         self._checkpoint_due = False
         self._state.add_to(job)
         self.job = job
@@ -161,9 +158,6 @@ class StoreFlush:
 
     # -- the checkpoint --------------------------------------------------------------------------
 
-    def _checkpoint_path(self) -> str:
-        return f"{self._ledger.config.self_path}/{LEDGER_CHECKPOINT_NAME}"
-
     def _checkpoint_now(self) -> bytes:
         durable_index = self._marks.durable.index
         return encode_ledger_checkpoint(min(self._ledger.committed_index, durable_index), durable_index)
@@ -191,15 +185,13 @@ class StoreFlush:
         """
         Sync everything and write the checkpoint, on this thread.
 
-        @return: whether the checkpoint was written; it is a hint for Java, and is tried again later.
+        @return: whether the checkpoint was written; if not, it is tried again later.
         @raise StoreError: syncing failed.
         """
         self._checkpoint_due = False
         self.sync()
         content = self._checkpoint_now()
-        try:
-            self._ledger.disk.write_file(self._checkpoint_path(), content)
-        except OSError:
+        if not self._file.write(content):
             return False
         self._checkpoint = content
         return True

@@ -295,7 +295,7 @@ class StoreRoom:
         ledger = self._ledger
         if not ledger.config.expire_only_archived:
             return ledger.end_index
-        note = read_note(ledger.disk, ledger.config.self_path)
+        note = read_note(ledger.hints, ledger.config.self_path)
         if note is None or not ledger.begin_index <= note.end_index < ledger.end_index:
             return -1
         # A copied note, or one of a log that was here before, speaks of another record.

@@ -227,13 +227,13 @@ class LoggedTables:
             view.boots = machine.boots
             view.is_new = True
         offset = parts.store.reput.offset
-        if not parts.config.is_slave:
+        if not parts.config.role.is_slave:
             view.last_term = max(view.last_term, term)
         elif offset > self.end or offset < view.high or not parts.store.is_ready:
             return  # a start dispatches again, and makes the tables older for a while
         view.high = max(view.high, min(offset, self.end))
         view.fold.advance(view.high)
-        if parts.config.is_slave:
+        if parts.config.role.is_slave:
             begin = parts.store.log.begin_offset
             for key in view.fold.entries if view.is_new else view.fold.touched:
                 known = view.fold.entries[key]

@@ -25,10 +25,11 @@ from collections.abc import Callable, Iterable, Mapping
 
 import attrs
 
+from dledger.base.disk.file_table import TABLES_APPLIED
 from dledger.raft_broker.raft_log import RaftLog
 from dledger.raft_broker.stamps import PutPlaces, UnplacedRecord, unseen_record
 from dledger.rocketmq.broker.parts import BrokerParts
-from dledger.rocketmq.metadata.tables_mark import LOGGED_FILES, TABLES_MARK_NAME
+from dledger.rocketmq.metadata.tables_mark import LOGGED_FILES
 from dledger.testing.brokers.admin_traffic import KEPT
 from dledger.testing.brokers.asked_traffic import why_unsettled
 from dledger.testing.brokers.client_world import (
@@ -114,7 +115,7 @@ class RaftWorld(ClientWorld):
 
     lost_tables = (
         TABLES, ("config/subscriptionGroup", "config/consumerOrderInfo"),
-        tuple(f"config/{name}" for name in (*LOGGED_FILES, TABLES_MARK_NAME)),
+        tuple(f"config/{name}" for name in (*LOGGED_FILES, TABLES_APPLIED.name)),
     )
 
     def __init__(
@@ -180,7 +181,7 @@ class RaftWorld(ClientWorld):
     def reign(self) -> int:
         machine = self.master_machine
         parts, node = machine.parts, node_of(machine)
-        if parts is None or node is None or parts.config.is_slave or machine.boots != self._boot:
+        if parts is None or node is None or parts.config.role.is_slave or machine.boots != self._boot:
             return -1
         return self._term if node.term == self._term else -1
 
@@ -226,7 +227,9 @@ class RaftWorld(ClientWorld):
 
     def _change(self, machine: BrokerMachine) -> None:
         parts = machine.parts
-        if self.is_loaded and parts is not None and not (machine.process.is_frozen or parts.config.is_slave):
+        if self.is_loaded and parts is not None and not (
+            machine.process.is_frozen or parts.config.role.is_slave
+        ):
             machine.call(self.facts.change, parts, self._own_draws)
 
     def _change_soon(self, machine: BrokerMachine, times: int, us: int) -> None:
@@ -371,7 +374,7 @@ class RaftWorld(ClientWorld):
                 begin = parts.store.log.begin_offset
                 if self._begins.get(name, (-1, 0))[0] != begin:
                     self._begins[name] = begin, self.clock.now_us
-                if node is not None and not parts.config.is_slave and node.term > self._term:
+                if node is not None and not parts.config.role.is_slave and node.term > self._term:
                     self._master = name
                     self._term = node.term
                     self._boot = machine.boots
@@ -398,7 +401,7 @@ class RaftWorld(ClientWorld):
             log, indexing = parts.store.log, parts.store.indexing
             assert isinstance(log, RaftLog) and indexing is not None
             ends.update((log.record_end, log.ledger_end, parts.store.reput.offset, indexing.index.offset))
-        masters = [name for name, parts in all_parts.items() if not parts.config.is_slave]
+        masters = [name for name, parts in all_parts.items() if not parts.config.role.is_slave]
         if masters != [self._master]:
             return f"masters {masters}, known {self._master}"
         if (why := why_unsettled(self.traffic)):

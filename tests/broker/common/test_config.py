@@ -59,7 +59,7 @@ class SpellingTests(SynchronousTestCase):
     def test_roles_and_flushes(self) -> None:
         """Our words and RocketMQ's."""
         for role in ("slave", "SLAVE"):
-            self.assertTrue(configured(role=role).is_slave)
+            self.assertTrue(configured(role=role).role.is_slave)
         self.assertEqual(configured(role="sync-master").ha.broker_role, "SYNC_MASTER")
         self.assertTrue(configured(flush="sync").ha.waits_for_disk)
 

@@ -21,11 +21,11 @@ class RoleTests(SynchronousTestCase):
             config = broker_from_mapping({"store": "s", **options})
             role = config.role
             self.assertEqual((role.name, role.broker_id, role.is_slave), expected)
-            self.assertEqual(config.is_slave, expected[2])
+            self.assertEqual(config.role.is_slave, expected[2])
 
     def test_changes(self) -> None:
         """The role in the configuration follows; the options stay."""
         config = broker_from_mapping({"store": "s"})
         config.role.become("SLAVE", 4)
-        self.assertTrue(config.is_slave)
+        self.assertTrue(config.role.is_slave)
         self.assertEqual((config.role.broker_id, config.broker_id), (4, 0))

@@ -12,7 +12,6 @@ from dledger.rocketmq.store.records.checkpoint import (
     Checkpoint,
     decode_checkpoint,
     encode_checkpoint,
-    read_small,
 )
 from dledger.testing.world.disk import SimDisk
 from dledger.testing.world.memory_disk import MemoryDisk
@@ -62,10 +61,10 @@ class AbortFileTests(SynchronousTestCase):
         self.assertFalse(abort.is_there)
         abort.put("17")
         abort.put("18")
-        self.assertEqual(read_small(disk, "base/abort"), b"17")
+        self.assertEqual(disk.read_file("base/abort"), b"17")
         abort.remove()
         abort.remove()
-        self.assertIsNone(read_small(disk, "base/abort"))
+        self.assertFalse(disk.exists("base/abort"))
 
     def test_a_checkpoint_survives_a_loss_of_power(self) -> None:
         """A loss of power changes nothing."""

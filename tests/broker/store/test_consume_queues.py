@@ -10,6 +10,7 @@ from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.base.disk.hints import Hints
 from dledger.rocketmq.store.queues import consume_queues, queue_losses
 from dledger.rocketmq.store.queues.consume_queues import ConsumeQueues, is_topic
 from dledger.rocketmq.store.queues.queue_files import unit_at
@@ -26,12 +27,14 @@ class ConsumeQueuesTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.disk = MemoryDisk()
-        self.queues = ConsumeQueues(config_of(), self.disk)
+        self.queues = ConsumeQueues(config_of(), Hints(self.disk))
 
     def open(self, log_end: int = 1 << 60) -> ConsumeQueues:
         """As they are on the disk."""
-        return ConsumeQueues.open(config_of(), self.disk, log_begin=0, log_end=log_end, is_trusted=False,
-                                  crashed=False, torn=TornUnits(lambda at, size: b"", range(0), 0))
+        return ConsumeQueues.open(
+            config_of(), Hints(self.disk), log_begin=0, log_end=log_end, is_trusted=False, crashed=False,
+            torn=TornUnits(lambda at, size: b"", range(0), 0),
+        )
 
     def put(self, topic: str, queue_id: int, index: int, offset: int) -> bool:
         """The unit of a record of 10 bytes."""
@@ -48,7 +51,7 @@ class ConsumeQueuesTests(SynchronousTestCase):
         self.assertTrue(self.disk.exists(f"base/consumequeue/%RETRY%g1/0/{0:020d}"))
         self.assertEqual(self.open(log_end=60).log_end, 60)
         self.assertEqual(again.last(), (again.get("%RETRY%g2", 1), 4))
-        self.assertIsNone(ConsumeQueues(config_of(), MemoryDisk()).last())
+        self.assertIsNone(ConsumeQueues(config_of(), Hints(MemoryDisk())).last())
 
     def test_no_room_for_a_flush(self) -> None:
         """It begins anew: with the queues before the one that has no room, and with those after it."""
@@ -149,7 +152,7 @@ class ConsumeQueuesTests(SynchronousTestCase):
         """The queues of a log that ends at 2500. @param is_lost: the start must notice a loss."""
         reported: list[bool] = []
         again = ConsumeQueues.open(
-            config_of(), self.disk, log_begin=log_begin, log_end=2500, is_trusted=True, crashed=False,
+            config_of(), Hints(self.disk), log_begin=log_begin, log_end=2500, is_trusted=True, crashed=False,
             torn=TornUnits(lambda at, size: b"", range(0), 0), losing=lambda: reported.append(True),
         )
         self.assertEqual((again.has_lost, bool(reported)), (is_lost, is_lost))
@@ -175,7 +178,7 @@ class ConsumeQueuesTests(SynchronousTestCase):
 
         for log_begin, code, is_lost in ((900, 0, True), (1100, errno.EIO, True), (1100, 0, False)):
             self.disk = MemoryDisk()
-            self.queues = ConsumeQueues(config_of(), self.disk)
+            self.queues = ConsumeQueues(config_of(), Hints(self.disk))
             self.filled()
             self.disk.unlink(paths[0])
             with mock.patch.object(queue_losses, "unit_at", fail if code else unit_at):
@@ -235,7 +238,7 @@ class ConsumeQueuesTests(SynchronousTestCase):
         reported: list[bool] = []
         for log_end, lost in ((0, []), (10, [True])):
             again = ConsumeQueues.open(
-                config_of(), self.disk, log_begin=0, log_end=log_end, is_trusted=True, crashed=False,
+                config_of(), Hints(self.disk), log_begin=0, log_end=log_end, is_trusted=True, crashed=False,
                 torn=TornUnits(lambda at, size: b"", range(0), 0), losing=lambda: reported.append(True),
             )
             self.assertEqual((reported, again.has_lost), (lost, bool(lost)))

@@ -9,6 +9,7 @@ from typing import Any
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.base.disk.hints import Hints
 from dledger.rocketmq.store.index.indexing import (
     BEHIND_BYTES_MAX,
     BUSY_BYTES,
@@ -82,7 +83,8 @@ class SliceTests(SynchronousTestCase):
     def indexing(self, root: str) -> KeyIndexing:
         """With an empty index."""
         index = KeyIndex.open(
-            config_of(root, max_index_num=100), self.disk, self.log, log_end=0, crashed=False, timestamp=0
+            config_of(root, max_index_num=100), Hints(self.disk), self.log, log_end=0, crashed=False,
+            timestamp=0,
         )
         return KeyIndexing(index, self.log, clock=Clock())
 
@@ -153,7 +155,7 @@ class PaceTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.disk, self.clock, self.ahead = MemoryDisk(), Clock(), Dispatch()
         self.log = open_log(self.disk)
-        index = KeyIndex.open(config_of(), self.disk, self.log, log_end=0, crashed=False, timestamp=0)
+        index = KeyIndex.open(config_of(), Hints(self.disk), self.log, log_end=0, crashed=False, timestamp=0)
         self.made = KeyIndexing(index, self.log, clock=self.clock)
         self.steps: list[int] = []
         self.error: Exception | None = None

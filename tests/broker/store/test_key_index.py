@@ -9,11 +9,12 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.base.disk.file_table import INDEXED
+from dledger.base.disk.hints import Hints
 from dledger.rocketmq.store.index import key_index
 from dledger.rocketmq.store.index.index_directory import index_file_name
 from dledger.rocketmq.store.index.index_file import ENTRY, HEADER, IndexFile, IndexHeader
 from dledger.rocketmq.store.index.key_index import (
-    INDEX_MARK_NAME,
     IndexFlush,
     IndexMark,
     KeyIndex,
@@ -60,7 +61,7 @@ class Rig(SynchronousTestCase):
     def open(self, *, crashed: bool = False, timestamp: int = 0, **options: Any) -> KeyIndex:
         """A process starts."""
         return KeyIndex.open(
-            config_of(**options), self.disk, self.log, log_end=self.log.record_end, crashed=crashed,
+            config_of(**options), Hints(self.disk), self.log, log_end=self.log.record_end, crashed=crashed,
             timestamp=timestamp,
         )
 
@@ -204,7 +205,7 @@ class EndTests(Rig):
             for step in flush.steps[: rng.randrange(len(flush.steps) + 1)] if flush else ():
                 step()
             shape = self.index.shape
-            self.index = KeyIndex(config_of(), self.disk, self.log)
+            self.index = KeyIndex(config_of(), Hints(self.disk), self.log)
             self.index.files = [
                 IndexFile.open(self.disk, f"base/index/{name}", shape) for name in self.names()
             ]
@@ -219,7 +220,7 @@ class EndTests(Rig):
         self.put(0, 30)
         self.flush()
         self.index.close(is_clean=True)
-        path = f"base/{INDEX_MARK_NAME}"
+        path = f"base/{INDEXED.name}"
         mark = self.disk.read_file(path)
         self.index = self.open()
         self.put(30, 50)
@@ -234,17 +235,17 @@ class EndTests(Rig):
         """Without a mark: closed in order it is believed; else files younger than the checkpoint go."""
         self.put(0, 100)
         self.flush()
-        self.disk.unlink(f"base/{INDEX_MARK_NAME}")
+        self.disk.unlink(f"base/{INDEXED.name}")
         self.index = self.open()
         self.assertEqual(self.index.offset, 990)
         self.check(100)
-        self.disk.unlink(f"base/{INDEX_MARK_NAME}")
+        self.disk.unlink(f"base/{INDEXED.name}")
         self.index = self.open(crashed=True, timestamp=NOW_MS + 6200)
         self.assertEqual(self.index.offset, 620)
         self.assertEqual(len(self.names()), 1)
         self.catch_up(100)
         self.check(100)
-        self.disk.unlink(f"base/{INDEX_MARK_NAME}")
+        self.disk.unlink(f"base/{INDEXED.name}")
         self.index = self.open(crashed=True, timestamp=0)
         self.assertEqual((self.index.offset, self.names()), (0, []))
 
@@ -273,7 +274,7 @@ class EndTests(Rig):
             if which:
                 break
             self.index.clear(0)
-        for name in (f"index/{self.names()[0]}", INDEX_MARK_NAME):
+        for name in (f"index/{self.names()[0]}", INDEXED.name):
             self.disk.unlink(f"base/{name}")  # (And without a mark by the begin of the log.)
         self.index = self.open(crashed=False)
         self.assertEqual((self.index.offset, self.names()), (0, []))
@@ -418,7 +419,7 @@ class DamageTests(Rig):
         self.index._rebuild(1, ValueError("damage"))
         self.successResultOf(_fired(self.index, flush))
         self.assertEqual(self.index.offset, 620)
-        mark = decode_index_mark(self.disk.read_file(f"base/{INDEX_MARK_NAME}"), self.index.shape)
+        mark = decode_index_mark(self.disk.read_file(f"base/{INDEXED.name}"), self.index.shape)
         assert mark is not None
         self.assertEqual(mark.offset, 620)
 

@@ -170,7 +170,7 @@ class FlushTests(SynchronousTestCase):
         """A mark that is torn after a checkpoint was noted leaves one that fits the checkpoint."""
         for meanwhile in (False, True):
             content = b"checkpoint %d" % meanwhile
-            noting = Deferred.fromCoroutine(self.log.flusher.note_checkpoint(content, self.threads))
+            noting = Deferred.fromCoroutine(self.log.flusher.note_checkpoint(content, None, self.threads))
             end = self.put()
             flushed = self.log.flush()
             if meanwhile:
@@ -196,7 +196,7 @@ class FlushTests(SynchronousTestCase):
 
     def test_a_failed_note_is_repeated(self) -> None:
         """The next marks are written again, and the checkpoint is noted anew."""
-        noting = Deferred.fromCoroutine(self.log.flusher.note_checkpoint(b"c", self.threads))
+        noting = Deferred.fromCoroutine(self.log.flusher.note_checkpoint(b"c", None, self.threads))
         self.disk.arm(syncs=1)
         self.threads.run()
         self.failureResultOf(noting, OSError)
@@ -204,7 +204,7 @@ class FlushTests(SynchronousTestCase):
         self.log.flush()
         self.threads.run()
         self.assertEqual(self.newest().end_offset, end)
-        again = Deferred.fromCoroutine(self.log.flusher.note_checkpoint(b"c", self.threads))
+        again = Deferred.fromCoroutine(self.log.flusher.note_checkpoint(b"c", None, self.threads))
         self.assertEqual(len(self.threads.waiting), 1)
         self.threads.run()
         self.successResultOf(again)

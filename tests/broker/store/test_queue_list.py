@@ -9,6 +9,7 @@ from zlib import crc32
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.base.disk.hints import Hints
 from dledger.rocketmq.store.queues.queue_list import (
     ListedQueue,
     QueueList,
@@ -52,7 +53,7 @@ class ListTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.disk = MemoryDisk()
-        self.list = QueueList(self.disk, "base/consumequeue")
+        self.list = QueueList(Hints(self.disk), "base")
         self.list.writing(_QUEUES)()
 
     def listed(self) -> object:
@@ -78,7 +79,7 @@ class ListTests(SynchronousTestCase):
         self.patch(self.disk, "write_file", full)
         self.list.take_out(frozenset({("T", 0)}))
         self.assertFalse(self.disk.exists(_PATH))
-        self.assertEqual(QueueList(self.disk, "base/consumequeue").lacks(set()), frozenset())
+        self.assertEqual(QueueList(Hints(self.disk), "base").lacks(set()), frozenset())
 
 
 class StartTests(SynchronousTestCase):

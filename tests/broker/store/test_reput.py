@@ -9,6 +9,7 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.base.disk.hints import Hints
 from dledger.rocketmq.store.log.commit_log import CommitLog
 from dledger.rocketmq.store.queues.consume_queues import UNWRITTEN_MAX, ConsumeQueues
 from dledger.rocketmq.store.queues.reput import (
@@ -74,7 +75,7 @@ class Rig(SynchronousTestCase):
         rng = random.Random(1)
         for number in range(80):
             self.log.append([[some_message(rng)]], 1_000 + number)
-        self.queues = ConsumeQueues(config_of(), self.disk)
+        self.queues = ConsumeQueues(config_of(), Hints(self.disk))
         self.dispatcher = self.new_dispatcher()
 
     def new_dispatcher(self, offset: int = 0) -> Dispatcher:

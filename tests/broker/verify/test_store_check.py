@@ -5,19 +5,23 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 from typing import Any
 from unittest import SkipTest
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import ReadOnlyDisk
+from dledger.rocketmq.metadata.files import Metadata
 from dledger.rocketmq.store.index.index_file import IndexShape
 from dledger.rocketmq.store.index.index_mark import IndexMark, encode_index_mark, is_whole_mark
 from dledger.rocketmq.store.queues.queue_files import UNIT
 from dledger.rocketmq.store.records.store_config import StoreConfig
 from dledger.rocketmq.verify import queue_check, store_check
 from dledger.rocketmq.verify.report import StoreReport
-from dledger.rocketmq.verify.store_check import is_store, verify_store
+from dledger.rocketmq.verify.store_check import checked_tables, is_store, verify_store
+from dledger.testing.world.memory_disk import MemoryDisk
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.layout import MAGIC_BLANK
 from tests.broker.send_support import send_of
@@ -220,6 +224,23 @@ class SparseTests(SynchronousTestCase):
             with open(self.path, "r+b") as file:
                 file.truncate(1 << 38)
                 file.truncate(self.SIZE)
+
+
+class PartsTests(SynchronousTestCase):
+    """The parts of a broker that a verification needs."""
+
+    def test_tables(self) -> None:
+        """Each table of the metadata is read."""
+        metadata = Metadata(MemoryDisk(), "config", now_ms=0)
+        self.assertEqual([type(one) for one in checked_tables()], [type(one) for one in metadata.tables])
+
+    def test_no_reactor(self) -> None:
+        """A verification is a program without Twisted."""
+        program = ("import sys, dledger.rocketmq.verify.store_check, dledger.storage.start.verify; "
+                   "print([name for name in sys.modules if name.startswith('twisted')])")
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60,
+                              stdin=subprocess.DEVNULL)
+        self.assertEqual((done.stdout.strip(), done.stderr), ("[]", ""))
 
 
 class SoundTests(StoreCase):

@@ -163,7 +163,7 @@ class AdminCommands(CommandGroup):
     # -- changes ---------------------------------------------------------------------------------
 
     def _refuse_slave(self) -> None:
-        if self._config.is_slave:
+        if self._config.role.is_slave:
             raise Refused(
                 Code.SYSTEM_ERROR,
                 "Can't modify topic or subscription group from slave broker, "
@@ -275,7 +275,7 @@ class AdminCommands(CommandGroup):
         status = PutStatus.PUT_OK if noted is None else await noted.done
         if not status.is_stored:
             # Its messages may not be over: the next start of any broker with them would add it again.
-            is_gone = not self._config.is_slave and self._metadata.topics.get(name) is None
+            is_gone = not self._config.role.is_slave and self._metadata.topics.get(name) is None
             if topic is not None and is_gone:
                 self._metadata.topics.put(topic, self._wall_ms())
                 self._parts.topics_changed()

@@ -99,7 +99,7 @@ class ResetOffsets(CommandGroup):
         except (OSError, StoreError) as error:
             raise Refused(Code.SYSTEM_ERROR, str(error)) from error
         is_ours = pops or (queue_id >= 0 and offset != -1)
-        if is_ours and self._config.is_slave:
+        if is_ours and self._config.role.is_slave:
             raise Refused(Code.SYSTEM_ERROR, "Can not reset offset in slave broker")
         body = yield from queue_table(
             self._config.broker_name, ((name, one, b"%d" % at) for one, at in entries)

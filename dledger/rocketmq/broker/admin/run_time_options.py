@@ -59,7 +59,7 @@ def change_by_request(
         metadata.changed_options.put(name, now, old)
         _log.info("option {name}={value}, by {address}; it was {old}",
                   name=name, value=now, old=old, address=address)
-    if config.is_slave:
+    if config.role.is_slave:
         return False  # a slave has its master's topics, and name servers hear of them from the master
     if "auto_create_topic_enable" in before:
         add_system_topics(metadata, config, now_ms)
@@ -83,9 +83,9 @@ def change_by_configuration(
     for name in values:
         if name in metadata.changed_options.entries:
             metadata.changed_options.forget(name)
-    if not config.is_slave and "auto_create_topic_enable" in before:
+    if not config.role.is_slave and "auto_create_topic_enable" in before:
         add_system_topics(metadata, config, now_ms)
-    if not config.is_slave and "broker_permission" in before:
+    if not config.role.is_slave and "broker_permission" in before:
         metadata.topics.renew(now_ms)
     return frozenset(values)
 

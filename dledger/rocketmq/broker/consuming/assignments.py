@@ -98,7 +98,7 @@ class Assignments(CommandGroup):
     # -- modes -----------------------------------------------------------------------------------
 
     def _set(self, connection: CommandConnection, request: RemotingCommand) -> None:
-        if self._config.is_slave:
+        if self._config.role.is_slave:
             raise Refused(Code.SLAVE_NOT_AVAILABLE, "a slave has the request modes of its master: ask it")
         document, (topic, group) = _document(request.body, "topic", "consumerGroup")
         mode, share = document.get("mode") or PULL, document.get("popShareQueueNum") or 0

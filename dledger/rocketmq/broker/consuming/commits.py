@@ -75,7 +75,7 @@ class CommitJudge:
             self.refused += 1
             return f"topic[{topic}] was deleted since this consumer has read it: ask for the offset again"
         end = self.end_of(topic, queue_id)
-        if offset > end and not self._config.is_slave:
+        if offset > end and not self._config.role.is_slave:
             self.refused += 1
             return f"the offset {offset} is beyond the end of queue {queue_id} of {topic}, {end}"
         return ""

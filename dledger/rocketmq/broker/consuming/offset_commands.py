@@ -134,7 +134,7 @@ class OffsetCommands(CommandGroup):
         if group in OWN_GROUPS:
             raise Refused(Code.NO_PERMISSION, f"the offsets of group {group} are the broker's own")
         # A slave takes the offset, because it may not have copied the group from its master yet.
-        if self._metadata.groups.get(group) is None and not self._config.is_slave:
+        if self._metadata.groups.get(group) is None and not self._config.role.is_slave:
             raise Refused(Code.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {shown_bare(group)} not exist!")
         if self._metadata.topics.get(topic) is None:
             raise Refused(Code.TOPIC_NOT_EXIST, f"Topic {shown_bare(topic)} not exist!")
@@ -145,7 +145,7 @@ class OffsetCommands(CommandGroup):
         if offsets.query(group, topic, queue_id) != offset:
             self._metadata.order_info.clear((topic, group, queue_id))
             offsets.commit(group, topic, queue_id, offset, self._wall_ms())
-        if self._config.is_slave:
+        if self._config.role.is_slave:
             connection.answer(request)
         elif not request.is_oneway:
             self._settled().addCallbacks(

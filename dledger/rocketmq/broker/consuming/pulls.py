@@ -151,7 +151,7 @@ class PullCommands(CommandGroup):
         commit = pull.commit
         reader = connection, pull.group.group_name, *pull.key
         try:
-            does_commit = commit >= 0 and not self._config.is_slave
+            does_commit = commit >= 0 and not self._config.role.is_slave
             does_commit = does_commit and not self.commits.problem(*reader, commit)
             is_former = self._is_former(reader, pull)
         except (OSError, StoreError) as error:
@@ -192,7 +192,7 @@ class PullCommands(CommandGroup):
 
     @property
     def _is_lenient(self) -> bool:
-        return self._config.is_slave and not self._config.offset_check_in_slave
+        return self._config.role.is_slave and not self._config.offset_check_in_slave
 
     def _get(self, pull: Pull) -> Got:
         topic, queue_id = pull.key

@@ -305,11 +305,6 @@ class BrokerConfig:
             raise ValueError(f"acl_file={value!r}, but acl_enable is false: requests would not be checked")
 
     @property
-    def is_slave(self) -> bool:
-        """Whether it follows another broker now."""
-        return self.role.is_slave
-
-    @property
     def ha_port(self) -> int:
         """The port for slaves; 0: the system assigns one."""
         return self.ha_listen_port or (self.listen_port + 1 if self.listen_port else 0)

@@ -46,7 +46,7 @@ def find_group(metadata: Metadata, config: BrokerConfig, name: str, wall_ms: int
         return None
     if len(metadata.groups.entries) >= KNOWN_GROUPS_MAX:
         return None
-    return GroupConfig(group_name=name) if config.is_slave else metadata.groups.find(name, wall_ms)
+    return GroupConfig(group_name=name) if config.role.is_slave else metadata.groups.find(name, wall_ms)
 
 
 def may_add_retries(metadata: Metadata, config: BrokerConfig) -> bool:
@@ -61,7 +61,7 @@ def may_add_retries(metadata: Metadata, config: BrokerConfig) -> bool:
 def retry_topic(metadata: Metadata, config: BrokerConfig, group: GroupConfig, wall_ms: int) -> str:
     """Name of the group's topic for retries; a master creates it if missing, and if it may."""
     name = RETRY_PREFIX + group.group_name
-    if not config.is_slave and metadata.topics.get(name) is None and may_add_retries(metadata, config):
+    if not config.role.is_slave and metadata.topics.get(name) is None and may_add_retries(metadata, config):
         queues = min(max(group.retry_queue_nums, 0), RETRY_QUEUES_MAX)
         metadata.topics.put(
             TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues), wall_ms

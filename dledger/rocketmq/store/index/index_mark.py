@@ -12,7 +12,6 @@ from dledger.rocketmq.store.index.index_file import HEADER, IndexHeader, IndexSh
 from protocols.wire.checksums import crc32
 from protocols.wire.layout import struct_of
 
-INDEX_MARK_NAME = "indexed"
 INDEX_MARK_DECLARATION = Struct(
     "offset" / Int64sb,  # of the log: the keys of all records before it are in the index
     "slots" / Int32sb,

@@ -28,7 +28,9 @@ from collections.abc import Callable, Iterator, Sequence
 import attrs
 from twisted.logger import Logger
 
-from dledger.base.disk.disk import Disk, is_no_room
+from dledger.base.disk.disk import is_no_room
+from dledger.base.disk.file_table import INDEXED
+from dledger.base.disk.hints import HintFile, Hints
 from dledger.base.threads import RunInThread
 from dledger.rocketmq.store.index.index_directory import (
     NAME_SIZE,
@@ -38,12 +40,11 @@ from dledger.rocketmq.store.index.index_directory import (
 )
 from dledger.rocketmq.store.index.index_file import IndexFile, IndexHeader, IndexShape
 from dledger.rocketmq.store.index.index_mark import (
-    INDEX_MARK_NAME,
     IndexMark,
     decode_index_mark,
     encode_index_mark,
+    is_whole_mark,
 )
-from dledger.rocketmq.store.records.checkpoint import read_small
 from dledger.rocketmq.store.records.message_log import MessageLog
 from dledger.rocketmq.store.records.store_config import StoreConfig
 from dledger.values.errors import StoreError
@@ -72,11 +73,11 @@ class KeyIndex:
 
     log_events = Logger()
 
-    def __init__(self, config: StoreConfig, disk: Disk, log: MessageLog) -> None:
-        self._disk = disk
+    def __init__(self, config: StoreConfig, hints: Hints, log: MessageLog) -> None:
+        self._disk = hints.disk
         self._log = log
-        self._root = config.store_path_root_dir
-        self.directory = f"{self._root}/index"
+        self._mark_file = HintFile(hints, INDEXED, config.store_path_root_dir)
+        self.directory = f"{config.store_path_root_dir}/index"
         self.shape = IndexShape(config.max_hash_slot_num, config.max_index_num)
         self.offset = 0
         self.files: list[IndexFile] = []
@@ -90,7 +91,7 @@ class KeyIndex:
 
     @classmethod
     def open(
-        cls, config: StoreConfig, disk: Disk, log: MessageLog, *, log_end: int, crashed: bool,
+        cls, config: StoreConfig, hints: Hints, log: MessageLog, *, log_end: int, crashed: bool,
         timestamp: int,
     ) -> KeyIndex:
         """
@@ -100,9 +101,9 @@ class KeyIndex:
         @param crashed: the last run of the store did not end in order.
         @param timestamp: of the checkpoint: files with younger records were not closed.
         """
-        index = cls(config, disk, log)
+        index = cls(config, hints, log)
         try:
-            disk.makedirs(index.directory)
+            hints.disk.makedirs(index.directory)
             index._recover(crashed=crashed, timestamp=timestamp)
             index.offset = max(min(index.offset, log_end), log.begin_offset)
             index._write_mark()
@@ -113,8 +114,10 @@ class KeyIndex:
     # -- start -----------------------------------------------------------------------------------
 
     def _recover(self, *, crashed: bool, timestamp: int) -> None:
-        disk, shape = self._disk, self.shape
-        mark = decode_index_mark(read_small(disk, f"{self._root}/{INDEX_MARK_NAME}"), shape)
+        shape = self.shape
+        mark = decode_index_mark(
+            self._mark_file.read(lambda data: data if is_whole_mark(data) else None), shape
+        )
         self._list()
         if mark is not None and not self._has_all(mark):
             self.log_events.warn(
@@ -126,7 +129,7 @@ class KeyIndex:
             mark = self._marked
         for at, found in enumerate(self.files):
             try:
-                self.files[at] = IndexFile.open(disk, found.path, shape)
+                self.files[at] = IndexFile.open(self._disk, found.path, shape)
             except StoreError as error:
                 self._give_up(at, error)
                 break
@@ -388,8 +391,7 @@ class KeyIndex:
         self._write(attrs.evolve(self._state(self.offset), is_clean=is_clean))
 
     def _write(self, mark: IndexMark) -> None:
-        self._disk.write_file(f"{self._root}/{INDEX_MARK_NAME}", encode_index_mark(mark, self.shape))
-        self._marked = mark
+        self._marked = mark if self._mark_file.lower(encode_index_mark(mark, self.shape)) else None
 
     def prepare_flush(self) -> IndexFlush | None:
         """
@@ -421,15 +423,17 @@ class KeyIndex:
 
     async def flush(self, flush: IndexFlush, run_in_thread: RunInThread) -> None:
         """Bring a state to stable storage, off the reactor, and record it. Failures are logged."""
-        disk, path, durable = self._disk, f"{self._root}/{INDEX_MARK_NAME}", self._marked
+        file, durable = self._mark_file, self._marked
+        written: list[bool] = []
         try:
             await run_in_thread(flush.run)
             durable = flush.mark
             if self._back_to == _FORWARD:
                 data = encode_index_mark(flush.mark, self.shape)
-                await run_in_thread(lambda: disk.write_file(path, data))
-                self._marked = flush.mark
-                self.end_timestamp = flush.mark.header.end_timestamp
+                await run_in_thread(lambda: written.append(file.write(data)))
+                if written[0]:
+                    self._marked = flush.mark
+                    self.end_timestamp = flush.mark.header.end_timestamp
         except OSError as error:
             self._flush_failed(flush, error)  # first: a file that is not clean keeps its slots
         self._end_flush(flush)

@@ -315,7 +315,9 @@ class LogFlusher:
             self._mark = attrs.evolve(self._mark, dispatched_offset=offset)
             self._write_mark(anyway=True)
 
-    async def note_checkpoint(self, content: bytes, run_in_thread: RunInThread) -> None:
+    async def note_checkpoint(
+        self, content: bytes, before: bytes | None, run_in_thread: RunInThread
+    ) -> None:
         """
         Record the content of the checkpoint in the mark, durably, before the checkpoint is written.
 
@@ -323,6 +325,7 @@ class LogFlusher:
         other slot. Else that write, torn by a power cut, would take the note, and the mark that is left
         would not fit the new checkpoint.
 
+        @param before: the content of now; None: there is no file.
         @raise OSError: syncing failed.
         @raise StoreError: writing failed.
         """
@@ -331,7 +334,8 @@ class LogFlusher:
             return
         if crc != self._mark.checkpoint_crc:
             self._mark = attrs.evolve(
-                self._mark, checkpoint_crc=crc, previous_checkpoint_crc=self._mark.checkpoint_crc
+                self._mark, checkpoint_crc=crc,
+                previous_checkpoint_crc=-1 if before is None else crc32(before),
             )
             self._write_mark(anyway=True)
         noted, generation, self._is_noting = self._mark, self._mark_file.generation, True

@@ -78,6 +78,7 @@ _FORM = SlotForm(
 encode_log_mark = _FORM.encode
 decode_log_mark = _FORM.decode
 read_log_mark = _FORM.read
+log_mark_damage = _FORM.damage
 
 
 class LogMarkFile(SlotFile[LogMark]):

@@ -101,13 +101,14 @@ class ConsumeQueue(QueueUnits):
         row = next((at for at in range(1, len(offsets)) if offsets[at] != offsets[at - 1] + file_size),
                    len(offsets))
         kept, behind_gap = offsets[:row], offsets[row:]
-        if listing.unfinished_size and not crashed:
+        if listing.unfinished_size and not crashed and not is_trusted:
             raise DirectoryError(
                 f"{directory}/{file_name(listing.unfinished[0])} has {listing.unfinished_size} bytes, but "
                 f"mapped_file_size_consume_queue={file_size}: start with the size of its files"
             )
         unsure = *behind_gap, *listing.unfinished
-        # (A file without a byte says of no other size. After an orderly end it had units.)
+        # (A file without a byte says of no other size; nor does any, if the mark knows the queues: it is
+        # damaged. After an orderly end it had units.)
         has_lost = bool(listing.unfinished) and not crashed or any(
             has_unit_below(disk, directory, offset, log_end) for offset in unsure
         )

@@ -26,6 +26,7 @@ from itertools import islice
 from twisted.logger import Logger
 
 from dledger.base.disk.disk import Disk
+from dledger.base.disk.hints import Hints
 from dledger.base.disk.segment import file_name, list_segments
 from dledger.rocketmq.store.queues.consume_queue import ConsumeQueue
 from dledger.rocketmq.store.queues.queue_list import ListedQueue, QueueKey, QueueList
@@ -79,17 +80,16 @@ class ConsumeQueues:
 
     log_events = Logger()
 
-    def __init__(self, config: StoreConfig, disk: Disk) -> None:
-        """@raise OSError: the list of queues cannot be read."""
+    def __init__(self, config: StoreConfig, hints: Hints) -> None:
         self._config = config
-        self._disk = disk
+        self._disk = hints.disk
         self._queues: dict[QueueKey, ConsumeQueue] = {}
         self._touched: dict[QueueKey, ConsumeQueue] = {}
         self._closed: dict[QueueKey, ConsumeQueue] = {}
         self._flushing: list[ConsumeQueue] = []
         self._listed: dict[QueueKey, ListedQueue] = {}
         self._open_max = open_queues_max()
-        self._list = QueueList(disk, config.consume_queue_path)
+        self._list = QueueList(hints, config.store_path_root_dir)
         self.refused = self.unwritten = 0
         self.has_lost = False
         self._is_list_old = True  # RocketMQ writes none
@@ -97,7 +97,7 @@ class ConsumeQueues:
 
     @classmethod
     def open(
-        cls, config: StoreConfig, disk: Disk, *, log_begin: int, log_end: int, is_trusted: bool,
+        cls, config: StoreConfig, hints: Hints, *, log_begin: int, log_end: int, is_trusted: bool,
         crashed: bool, torn: TornUnits, losing: Callable[[], None] = lambda: None,
     ) -> ConsumeQueues:
         """
@@ -108,10 +108,7 @@ class ConsumeQueues:
         @raise DirectoryError: a directory has foreign files.
         @raise StoreError: reading or cutting failed.
         """
-        try:
-            queues = cls(config, disk)
-        except OSError as error:
-            raise StoreError(f"{config.consume_queue_path} cannot be read: {error}") from error
+        queues, disk = cls(config, hints), hints.disk
         try:
             if log_end > log_begin and not disk.exists(config.consume_queue_path):
                 # (Deleted topics leave the directory.) The messages would be out of sight, and the next
@@ -406,6 +403,7 @@ class ConsumeQueues:
     def finish_flush(self, *, has_failed: bool = False) -> None:
         """The steps have ended. @param has_failed: not all of them ran: the next flush repeats them all."""
         self._end_flush(has_failed=has_failed)
+        self._is_list_old = self._is_list_old or self._list.is_late
         self._shed(len(self._touched))
 
     def _end_flush(self, *, has_failed: bool) -> None:

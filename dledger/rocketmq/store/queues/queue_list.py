@@ -23,10 +23,9 @@ from functools import partial
 from threading import Lock
 from typing import NamedTuple
 
-from dledger.base.disk.disk import Disk
+from dledger.base.disk.file_table import QUEUE_LIST
+from dledger.base.disk.hints import HintFile, Hints
 from protocols.wire.checksums import crc32
-
-SUFFIX = ".list"
 
 QueueKey = tuple[str, int]
 
@@ -77,16 +76,17 @@ class QueueList:
     The file beside the directory of the queues.
 
     A flush writes it in another thread, where L{take_out} may meet it.
+
+    @ivar is_late: the last flush could not write it.
     """
 
-    def __init__(self, disk: Disk, queues_path: str) -> None:
-        """@raise OSError: reading failed."""
-        self._disk = disk
-        self._path = queues_path + SUFFIX
+    def __init__(self, hints: Hints, root: str) -> None:
+        """@param root: of the store."""
+        self._file = HintFile(hints, QUEUE_LIST, root)
         self._lock = Lock()
+        self.is_late = False
         self._gone: set[QueueKey] = set()
-        found = decode_queue_list(disk.read_file(self._path)) if disk.exists(self._path) else None
-        self._listed: Mapping[QueueKey, ListedQueue] = found or {}
+        self._listed: Mapping[QueueKey, ListedQueue] = self._file.read(decode_queue_list) or {}
 
     @property
     def listed(self) -> Mapping[QueueKey, ListedQueue]:
@@ -113,11 +113,14 @@ class QueueList:
         self._gone.clear()
         return partial(self._write, queues)
 
+    def _left(self, queues: Mapping[QueueKey, ListedQueue]) -> dict[QueueKey, ListedQueue]:
+        return {key: listed for key, listed in queues.items() if key not in self._gone}
+
     def _write(self, queues: Mapping[QueueKey, ListedQueue]) -> None:
         with self._lock:
-            left = {key: listed for key, listed in queues.items() if key not in self._gone}
-            if left != self._listed:
-                self._disk.write_file(self._path, encode_queue_list(left))
+            left = self._left(queues)
+            self.is_late = left != self._listed and not self._file.write(encode_queue_list(left))
+            if not self.is_late:
                 self._listed = left
 
     def take_out(self, keys: frozenset[QueueKey]) -> None:
@@ -128,9 +131,7 @@ class QueueList:
         @raise OSError: the list cannot be removed.
         """
         self._gone |= keys
-        try:
-            self._write(self._listed)
-        except OSError:
-            with self._lock:
-                self._disk.unlink(self._path)
-                self._listed = {}
+        with self._lock:
+            left = self._left(self._listed)
+            if left != self._listed:
+                self._listed = left if self._file.lower(encode_queue_list(left)) else {}

@@ -100,9 +100,12 @@ class Dispatcher:
     """
 
     def __init__(
-        self, log: DispatchedLog, queues: Puts, delay_levels_ms: Sequence[int], *, offset: int
+        self, log: DispatchedLog, queues: Puts, delay_levels_ms: Sequence[int], *, offset: int,
+        log_path: str = "",
     ) -> None:
+        """@param log_path: of the log, for people."""
         self._log = log
+        self._log_path = log_path
         self._queues = queues
         self._delay_levels_ms = delay_levels_ms
         self._topics: dict[bytes, str] = {}
@@ -121,7 +124,11 @@ class Dispatcher:
         try:
             return self._step(bound, bytes_max)
         except WireError as error:
-            raise StoreError(f"the commit log is damaged: {error}", offset=self.offset) from error
+            raise StoreError(
+                f"the commit log {self._log_path} is damaged: {error}. If its disk fails, give the broker "
+                "another one; dledger verify lists the damage, and a slave or the master has the record",
+                offset=self.offset,
+            ) from error
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT):
                 raise  # it ends by itself

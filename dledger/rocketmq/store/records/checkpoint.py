@@ -15,10 +15,11 @@ import attrs
 from construct import Int64sb, Struct
 
 from dledger.base.disk.disk import Disk
+from dledger.base.disk.file_table import BROKER_CHECKPOINT
+from dledger.base.disk.hints import HintFile, Hints
 from protocols.wire.layout import struct_of
 
 ABORT_NAME = "abort"
-CHECKPOINT_NAME = "checkpoint"
 CHECKPOINT_SIZE = 4096
 
 CHECKPOINT_DECLARATION = Struct(
@@ -71,9 +72,9 @@ def decode_checkpoint(data: bytes) -> Checkpoint:
     )
 
 
-def read_small(disk: Disk, path: str) -> bytes | None:
-    """Content of a small file; None if it is absent."""
-    return disk.read_file(path) if disk.exists(path) else None
+def read_store_checkpoint(hints: Hints, root: str) -> bytes | None:
+    """Content of C{checkpoint} in the directory of a store; None if it is absent, or cannot be read."""
+    return HintFile(hints, BROKER_CHECKPOINT, root).read(lambda data: data)
 
 
 class AbortFile:

@@ -14,15 +14,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+from dledger.base.disk.file_table import HOLES, LEDGER_CHECKPOINT
 from dledger.base.disk.segment import file_name
 from dledger.base.disk.two_slots import SLOT_SIZE
 from dledger.base.disk.unreadable import BLOCK
 from dledger.storage.files.commit_mark import COMMIT_MARK_NAME, decode_mark
-from dledger.storage.files.hole_list import HOLES_NAME
-from dledger.storage.files.properties import LEDGER_CHECKPOINT_NAME
 from dledger.storage.files.term_file import TERM_FILE_NAME, TERM_TWIN_NAME, decode_term_twin
 from dledger.storage.start.identity import IDENTITY_NAME, decode_identity
-from dledger.storage.store.chunk_sums import CHUNKS_NAME
 from dledger.testing.group.members.cluster import SimCluster
 from dledger.testing.group.members.member import SimMember
 from protocols.wire.ledger.entry import INDEX_UNIT_SIZE, decode_header
@@ -30,8 +28,8 @@ from protocols.wire.ledger.entry import INDEX_UNIT_SIZE, decode_header
 #: Whether a file of two slots is sound in both; None for a file that may rot anywhere.
 _SLOTS: dict[str, Callable[[bytes], object] | None] = {
     TERM_FILE_NAME: None, TERM_TWIN_NAME: decode_term_twin, COMMIT_MARK_NAME: decode_mark,
-    LEDGER_CHECKPOINT_NAME: None, HOLES_NAME: None, IDENTITY_NAME: decode_identity,
-    f"{CHUNKS_NAME}/{file_name(0)}": None,
+    LEDGER_CHECKPOINT.name: None, HOLES.name: None, IDENTITY_NAME: decode_identity,
+    f"chunks/{file_name(0)}": None,
 }
 
 

@@ -16,8 +16,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+from dledger.base.disk.file_table import LEDGER_CHECKPOINT
 from dledger.storage.files.commit_mark import COMMIT_MARK_NAME, decode_mark
-from dledger.storage.files.properties import LEDGER_CHECKPOINT_NAME
 from dledger.storage.files.term_file import (
     TERM_FILE_NAME,
     TERM_TWIN_NAME,
@@ -34,7 +34,7 @@ from dledger.testing.group.members.member import SimMember
 from dledger.testing.world.disk import PowerLoss, ProcessKilled
 
 #: Files of which a member can have an older copy, one at a time.
-_COPIED = (TERM_FILE_NAME, TERM_TWIN_NAME, COMMIT_MARK_NAME, LEDGER_CHECKPOINT_NAME)
+_COPIED = (TERM_FILE_NAME, TERM_TWIN_NAME, COMMIT_MARK_NAME, LEDGER_CHECKPOINT.name)
 
 #: Options with which a directory that was made without them is refused.
 _UNFIT: tuple[dict[str, object], ...] = (

@@ -143,7 +143,7 @@ class PopAcks(CommandGroup):
         return Ack(key, (offset,)), receipt
 
     def _refuse_slave(self) -> None:
-        if self._config.is_slave:
+        if self._config.role.is_slave:
             raise Refused(Code.SLAVE_NOT_AVAILABLE, "a slave takes no acks of POP: ask the master")
 
     def _batch(self, connection: CommandConnection, request: RemotingCommand) -> None:

@@ -79,7 +79,7 @@ def read_pop(
     """
     group, topic = fields.text("consumerGroup"), fields.text("topic")
     queue_id = fields.number("queueId")
-    if config.is_slave:
+    if config.role.is_slave:
         raise Refused(Code.SLAVE_NOT_AVAILABLE, "a slave gives no messages by POP: ask the master")
     if not config.broker_permission & PERM_READ:
         raise Refused(Code.NO_PERMISSION, f"the broker[{config.broker_ip1}] pop message is forbidden")

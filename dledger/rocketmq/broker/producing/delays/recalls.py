@@ -64,7 +64,7 @@ class RecallCommands(CommandGroup):
         if not self._config.recall_message_enable:
             raise Refused(Code.NO_PERMISSION, "recall failed, operation is forbidden: the broker has "
                                               "recallMessageEnable=false")
-        if self._config.is_slave:
+        if self._config.role.is_slave:
             raise Refused(Code.SLAVE_NOT_AVAILABLE, "recall failed, broker service not available")
         fields = Fields(request.ext_fields)
         topic = fields.text("topic")

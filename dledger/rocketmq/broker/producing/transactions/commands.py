@@ -90,7 +90,7 @@ class TransactionCommands(CommandGroup):
         return {END_TRANSACTION: self._end}
 
     def _end(self, connection: CommandConnection, request: RemotingCommand) -> None:
-        if self._config.is_slave:
+        if self._config.role.is_slave:
             raise Refused(
                 Code.SLAVE_NOT_AVAILABLE, "Message store is slave mode, so end transaction is forbidden."
             )
