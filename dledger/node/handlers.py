@@ -16,6 +16,7 @@ from dledger.node.requests.about import Reported
 from dledger.node.requests.aging import ProducerAging
 from dledger.node.requests.appends import AppendGate, AppendResult
 from dledger.node.requests.entry_times import EntryTimes, TimedProposals
+from dledger.node.requests.group_clock import GroupClock
 from dledger.node.requests.group_states import GroupFetch, GroupOffers
 from dledger.node.requests.machine_requests import MachineRequests, MachineSurroundings
 from dledger.node.requests.readers import ReaderHandler
@@ -63,9 +64,12 @@ class Handlers:
         self._embedding = embedding or Embedding()
         self._is_embedded = embedding is not None
         propose = inside.feed
+        clock = GroupClock(
+            config.entry_times_ahead_ms, leading=core.member, wall_s=inside.wall_s, note=inside.reporter.note
+        )
         if config.entry_times_ms and takes_appends:
             times = EntryTimes(
-                config.entry_times_ms, ledger=store, leading=core.member, wall_s=inside.wall_s,
+                config.entry_times_ms, ledger=store, leading=core.member, clock=clock,
                 note=inside.reporter.note,
             )
             propose = TimedProposals(times, inside.feed, next_token).propose
@@ -104,7 +108,7 @@ class Handlers:
         )
         self._aging = ProducerAging(
             store, config.producers_expire_hours * 3_600_000, is_leader=lambda: core.member.is_leader,
-            wall_s=inside.wall_s, append=self.appends.append_own,
+            clock=clock, append=self.appends.append_own,
         )
         self.machine_surroundings = MachineSurroundings(
             append=self._append_command, append_order=partial(self.appends.append_own, MACHINE_CHANNEL),

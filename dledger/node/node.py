@@ -111,6 +111,7 @@ class Node:
         )
         self._store = store = files.store
         self._clock = host.clock
+        self._wall_clock = host.wall_clock
         self.seconds = host.clock.seconds
         self._embedding = embedding
         self._peers: Peers | None = None
@@ -222,7 +223,7 @@ class Node:
         stall_s = self.counters.stalled(ticks - 1, self.config.tick_ms)
         if stall_s >= STALL_WARNING_S:
             self.log.warn("reactor stalled for {stall_s:.3f} s", stall_s=stall_s, self_id=self.config.self_id)
-        self.driver.feed(ev.Ticked())
+        self.driver.feed(ev.Ticked(clock_ms=max(int(self._wall_clock()[0] * 1000), 0)))
         now_s = self._clock.seconds()
         if now_s >= self._next_sweep_s:
             self._next_sweep_s = now_s + SWEEP_INTERVAL_S

@@ -169,9 +169,10 @@ RESPONSES: dict[RequestCode, st.SearchStrategy[Any]] = {
         PullResponse, **_answer(), entries=_some, ledger_begin_index=indexes, committed_index=indexes
     ),
     RequestCode.VOTE: st.builds(
-        VoteResponse, **_answer(), vote_result=st.sampled_from(VoteResult), pre_vote=st.booleans()
+        VoteResponse, **_answer(), vote_result=st.sampled_from(VoteResult), pre_vote=st.booleans(),
+        clock_ms=longs,
     ),
-    RequestCode.HEART_BEAT: st.builds(HeartBeatResponse, **_answer()),
+    RequestCode.HEART_BEAT: st.builds(HeartBeatResponse, **_answer(), clock_ms=longs),
     RequestCode.PUSH: st.builds(
         PushEntryResponse, **_answer(), index=st.none() | indexes, count=ints, begin_index=indexes,
         end_index=indexes,

@@ -436,11 +436,13 @@ class VoteResponse(Response):
     """
     @ivar vote_result: the voter's answer; C{term} is the voter's term.
     @ivar pre_vote: I{ours}: this answers a pre-vote.
+    @ivar clock_ms: I{ours}: what the clock of the voter shows, milliseconds since 1970; -1: it does not say.
     """
 
     kind: ClassVar[RequestCode] = RequestCode.VOTE
     vote_result: VoteResult = VoteResult.UNKNOWN
     pre_vote: bool = False
+    clock_ms: int = -1
 
 
 @value_class(kw_only=True)
@@ -456,9 +458,10 @@ class HeartBeatRequest(Request):
 
 @value_class(kw_only=True)
 class HeartBeatResponse(Response):
-    """Has no fields of its own beside the code."""
+    """@ivar clock_ms: I{ours}: as of L{VoteResponse}."""
 
     kind: ClassVar[RequestCode] = RequestCode.HEART_BEAT
+    clock_ms: int = -1
 
 
 @final

@@ -284,7 +284,7 @@ class Nemesis:
 
     def _jump_clock(self) -> None:
         """A member's wall clock jumps by hours or days."""
-        self._member().wall_offset_s += (self._rng.random() - 0.3) * self._rng.choice((3600, 86400, 1e6))
+        self._member().jump_clock((self._rng.random() - 0.3) * self._rng.choice((3600, 86400, 1e6)))
 
     def _reconfigure(self) -> None:
         """A member is stopped, and starts again with other options."""
