@@ -61,7 +61,7 @@ class DueTests(SynchronousTestCase):
     def due(self) -> int | None:
         """Its time; None: none is due."""
         body = self.times.due()
-        return None if body is None else decode_time_entry(body)
+        return None if body is None else decode_time_entry(body).time_ms
 
     def test_time_entries_come_at_intervals(self) -> None:
         """The first bodies have one, then those after the interval."""

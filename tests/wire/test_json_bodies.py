@@ -58,6 +58,8 @@ from protocols.wire.ledger.messages import (
     ReaderRequest,
     ReaderResponse,
     Request,
+    ResetTimesRequest,
+    ResetTimesResponse,
     Response,
     SequenceRequest,
     SequenceResponse,
@@ -180,7 +182,7 @@ OURS: dict[tuple[RequestCode, bool], set[str]] = {
     (RequestCode.METADATA, False): {"configuration", "lineage", "metLineage", "token"},
     (RequestCode.METADATA, True): {
         "beginIndex", "endIndex", "committedIndex", "role", "admin", "health", "configuration",
-        "lineage", "metLineage", "isRival", "machine", "stateDigest",
+        "lineage", "metLineage", "isRival", "machine", "stateDigest", "timeResets",
     },
     (RequestCode.APPEND, True): {"count"},
     (RequestCode.GET, False): {"consistency"},
@@ -204,6 +206,8 @@ OURS: dict[tuple[RequestCode, bool], set[str]] = {
     (RequestCode.SKIP, True): {"index", "reason"},
     (RequestCode.BEGIN_STATE, False): {"insists"},
     (RequestCode.BEGIN_STATE, True): {"index", "reason"},
+    (RequestCode.RESET_TIMES, False): set(),
+    (RequestCode.RESET_TIMES, True): {"index", "reason"},
     (RequestCode.READER, False): {"does", "name", "holder", "token", "index", "leaseMs", "share", "secret"},
     (RequestCode.READER, True): {
         "token", "beginIndex", "endIndex", "nextIndex", "committedIndex", "readers", "more", "reason",
@@ -220,7 +224,7 @@ FULL: tuple[Request | Response, ...] = (
     MetadataResponse(
         begin_index=0, end_index=-1, committed_index=-1, role="leader", admin="h:1", health="behind",
         configuration="{}", lineage="x", met_lineage="y", is_rival=True, machine="{}",
-        state_digest="7:3:0123456789abcdef",
+        time_resets="7:5", state_digest="7:3:0123456789abcdef",
     ),
     AppendResponse(count=2),
     GetRequest(consistency=Consistency.COMMITTED),
@@ -244,6 +248,8 @@ FULL: tuple[Request | Response, ...] = (
     SkipResponse(index=4, reason="y"),
     BeginStateRequest(insists=True),
     BeginStateResponse(index=4, reason="y"),
+    ResetTimesRequest(),
+    ResetTimesResponse(index=4, reason="y"),
     ReaderRequest(does="take", name="a", holder="b", token=1, index=2, lease_ms=3, share=4, secret="s"),
     ReaderResponse(
         token=1, begin_index=2, end_index=3, next_index=4, committed_index=5, readers=b"[]", more=3,

@@ -93,6 +93,9 @@ EVENT_KINDS: Mapping[str, EventKind] = {
     "clock-behind": _warn(
         "the clock of the leader is a minute or more behind the log, whose times stand still until then", (),
     ),
+    "times-ahead": _warn(
+        "the log's times are far ahead of the clocks of a majority: dledger times --reset", (),
+    ),
     # The store.
     "disk-full": _error("there is no room for entries", ()),
     "disk-has-room": _info("there is room again", ()),

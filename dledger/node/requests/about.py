@@ -29,6 +29,7 @@ class Reported:
     @ivar health: reason why the member does not serve; empty if it serves.
     @ivar machine: its state machine as a text; empty for none.
     @ivar has_times: its log has time entries, or will have.
+    @ivar time_resets: of these, as a text.
     @ivar state_digest: see L{dledger.node.work.state_digests}.
     """
 
@@ -36,6 +37,7 @@ class Reported:
     health: str
     machine: str = ""
     has_times: bool = False
+    time_resets: str = ""
     state_digest: str = ""
 
 
@@ -48,11 +50,11 @@ class AboutMember:
 
     def __init__(
         self, status: Callable[[], NodeStatus], machine: Callable[[], str], has_times: Callable[[], bool],
-        state_digest: Callable[[], str],
+        time_resets: Callable[[], str], state_digest: Callable[[], str],
     ) -> None:
         """
         @param machine: reports the state machine; empty for none.
-        @param has_times, state_digest: see L{Reported}.
+        @param has_times, time_resets, state_digest: see L{Reported}.
         """
         self.listen = ""
         self.admin = ""
@@ -60,6 +62,7 @@ class AboutMember:
         self._status = status
         self._machine = machine
         self._has_times = has_times
+        self._time_resets = time_resets
         self._state_digest = state_digest
         self._reported: Reported | None = None
 
@@ -68,7 +71,7 @@ class AboutMember:
         if self._reported is None:
             self._reported = Reported(
                 self.reported_admin, reported_health(self._status()), self._machine(), self._has_times(),
-                self._state_digest(),
+                self._time_resets(), self._state_digest(),
             )
         return self._reported
 

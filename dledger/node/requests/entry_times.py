@@ -69,7 +69,7 @@ class EntryTimes:
             return None
         now_ms = max(now_ms, last_ms)
         self._position = self._ledger.end_position
-        return encode_time_entry(now_ms)
+        return encode_time_entry(now_ms, last.resets if last is not None else ())
 
 
 class TimedProposals:

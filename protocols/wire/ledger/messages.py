@@ -122,6 +122,8 @@ class MetadataResponse(Response):
     @ivar machine: I{ours}, only in JSON: see L{protocols.wire.ledger.machines.decode_reported_machine}.
     @ivar has_times: I{ours}, only in JSON: the log has time entries, or will have
         (L{protocols.wire.ledger.own.time_entries}).
+    @ivar time_resets: I{ours}, only in JSON: the resets of these times, see
+        L{protocols.wire.ledger.own.time_entries.decode_resets}.
     @ivar state_digest: I{ours}, only in JSON: the digest of the state of the group that the member took last:
         index and term of the entry, and 16 hexadecimal digits, with C{:} between them; empty: it took none.
     @ivar is_rival: I{ours}, only in JSON: another process than the one that asked answers at the address of
@@ -145,6 +147,7 @@ class MetadataResponse(Response):
     is_rival: bool = False
     machine: str = ""
     has_times: bool = False
+    time_resets: str = ""
     state_digest: str = ""
 
 
@@ -255,6 +258,22 @@ class BeginStateResponse(Response):
     kind: ClassVar[RequestCode] = RequestCode.BEGIN_STATE
     index: int = -1
     reason: str = ""
+
+
+@value_class(kw_only=True)
+class ResetTimesRequest(Request):
+    """Let the times of the log go on from what a majority of the clocks show, see docs/times.md."""
+
+    kind: ClassVar[RequestCode] = RequestCode.RESET_TIMES
+    role: ClassVar[Role] = "admin"
+    price: ClassVar[int] = 8
+
+
+@value_class(kw_only=True)
+class ResetTimesResponse(BeginStateResponse):
+    """Fields as of L{BeginStateResponse}."""
+
+    kind: ClassVar[RequestCode] = RequestCode.RESET_TIMES
 
 
 @value_class(kw_only=True)

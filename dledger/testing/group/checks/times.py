@@ -17,7 +17,7 @@ from dledger.testing.group.checks.require import require
 from dledger.values.ledger.group_state import GroupFold, NotedTime
 from protocols.wire.ledger.entry import ENTRY_HEADER, decode_header
 from protocols.wire.ledger.own.own_entries import TIME_CHANNEL
-from protocols.wire.ledger.own.time_entries import decode_time_entry
+from protocols.wire.ledger.own.time_entries import decode_time_entry, shown_time_ms
 
 
 def noted_in(mirror: Mirror, records: Mapping[tuple[int, int], tuple[bytes, int]]) -> list[NotedTime]:
@@ -32,7 +32,7 @@ def noted_in(mirror: Mirror, records: Mapping[tuple[int, int], tuple[bytes, int]
         record = records[index, term][0]
         header = decode_header(record)
         if header.channel == TIME_CHANNEL and header.chain_crc:
-            found.append(NotedTime(index, term, decode_time_entry(record[ENTRY_HEADER.size :])))
+            found.append(NotedTime(index, term, *decode_time_entry(record[ENTRY_HEADER.size :]).at(index)))
     return found
 
 
@@ -69,7 +69,7 @@ class TimeRules:
                 last_ms = -1 if group.time is None else group.time.time_ms
                 shown_ms = {one: self._highest_ms(one, now_us) for one in state.membership.voters}
                 limit_ms = state.membership.held(shown_ms, 0) + state.config.entry_times_ahead_ms
-                time_ms = decode_time_entry(proposal.bodies[0])
+                time_ms = decode_time_entry(proposal.bodies[0]).time_ms
                 require(time_ms <= max(limit_ms, last_ms), 11,
                         f"{member.member_id} notes the time {time_ms} after {last_ms}, a majority shows at "
                         f"most {shown_ms}")
@@ -97,8 +97,14 @@ class TimeRules:
     ) -> str:
         """How a state or its log is wrong; empty: it is not."""
         noted = noted_in(mirror, records)
+        shown = [] if group is None or group.time is None else [
+            shown_time_ms(one.entry_index, one.time_ms, group.time.resets) for one in noted
+        ]
+        if shown != sorted(shown):
+            return f"its times are shown as {shown}: they fall"
         for one, other in zip(noted, noted[1:], strict=False):
-            if other.time_ms < one.time_ms:
+            is_reset = other.resets and other.resets[-1].entry_index == other.entry_index
+            if other.time_ms < one.time_ms and not is_reset:
                 return (f"the time entry at {other.entry_index} is earlier than that at {one.entry_index}: "
                         f"{noted}")
         if group is None:
