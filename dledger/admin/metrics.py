@@ -46,6 +46,8 @@ GAUGES: tuple[tuple[str, str, _Number], ...] = (
     ("is_disk_full", "1 while appends are refused as the disk is full.", lambda s: s.store.is_full),
     ("is_group_state_unknown", "1 while it knows neither producers nor readers.",
      lambda s: bool(s.why_state_unknown)),
+    ("times_ahead_seconds", "Of a leader: times of entries ahead of the clocks of a majority; else -1.",
+     lambda s: s.times_ahead_ms / 1000 if s.times_ahead_ms >= 0 else -1),
     ("term", "Raft term.", lambda s: s.member.term),
     ("begin_index", "First index present; -1 when empty.", lambda s: s.member.ledger_begin_index),
     ("end_index", "Last index present; -1 when empty.", lambda s: s.member.ledger_end_index),

@@ -65,6 +65,7 @@ _COMMANDS = (
     ("machine", "ledger.machine:machine",
      "Show the state machines of the members, let them write snapshots, or skip an entry."),
     ("member", "ledger.member:member", "Show and change the members of a running group."),
+    ("times", "ledger.times:times", "Bring back true times to a log whose times are ahead."),
     ("state", "ledger.state:state", "Begin the state of a group anew: its table of producers and readers."),
     ("readers", "ledger.readers:readers", "Show the named readers of the group, or move or forget one."),
     ("sequence", "ledger.sequence:sequence", "Show the last sequence that the log has of PRODUCER."),

@@ -298,6 +298,10 @@ class Log:
         """
         return self._reactor.wait(lambda: self._client.begin_state(insists=insists))
 
+    def reset_times(self) -> int:
+        """Let times that are ahead go on from true ones; returns the index of the order."""
+        return self._reactor.wait(self._client.reset_times)
+
     def query(self, query: BytesLike, *, max_age: float | None = None) -> bytes:
         """
         Ask the state machine of the group. See L{LogClient.query}.

@@ -33,7 +33,7 @@ from dledger.client.connect_options import ConnectKeywords, ConnectOptions
 from dledger.client.enveloping import Enveloping, Headers, keyed
 from dledger.client.errors import AppendError, failure_of
 from dledger.client.lone_appends import NO_PRODUCERS, LoneAppends, append_numbered, check_numbers
-from dledger.client.look_back import TimesBefore, timed_link
+from dledger.client.look_back import TimesBefore, resets_of, timed_link
 from dledger.client.members import ClientSecurity, Members
 from dledger.client.places import Place, checked_time, find_begin, is_index, place
 from dledger.client.questions import GroupChanges, MemberQuestions, ask_chain_marks
@@ -46,6 +46,7 @@ from dledger.client.values import (
     Entry,
     LastSequence,
     MemberInfo,
+    as_shown,
     entries_after,
     entries_of,
 )
@@ -53,11 +54,13 @@ from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import Consistency
 from protocols.wire.ledger.messages import (
+    BeginStateRequest,
     GetRequest,
     GetResponse,
     MembershipRequest,
     MembershipResponse,
     Request,
+    ResetTimesRequest,
     SequenceRequest,
     SequenceResponse,
 )
@@ -263,7 +266,15 @@ class LogClient:
         @return: fires with the index of the order in the log. Fails with L{DLedgerError}: refused, with a
             reason; or, as any change, without an answer.
         """
-        return Deferred.fromCoroutine(self._commands.begin_state(insists))
+        return Deferred.fromCoroutine(self._commands.order(BeginStateRequest(insists=insists)))
+
+    def reset_times(self) -> Deferred[int]:
+        """
+        Let the times of a log that are ahead go on from the clocks of a majority, see docs/times.md.
+
+        @return: as of L{begin_state}.
+        """
+        return Deferred.fromCoroutine(self._commands.order(ResetTimesRequest()))
 
     def query(self, query: BytesLike, *, max_age_s: float | None = None) -> Deferred[bytes]:
         """
@@ -316,10 +327,10 @@ class LogClient:
         if answer.entries is None:  # Java's memory store
             raise failure_of(ResponseCode.INDEX_OUT_OF_RANGE, index=index)
         (entry,) = entries_of(answer.entries)
-        if entry.kind is OwnKind.TIME:
-            return entry
-        before = await self._times.of(index, entry.term)
-        (entry,) = entries_after(before, answer.entries)
+        if entry.kind is not OwnKind.TIME:
+            before = await self._times.of(index, entry.term)
+            (entry,) = entries_after(before, answer.entries)
+        (entry,) = as_shown([entry], resets_of(timed_link(self._members)))
         return entry
 
     def last_sequence(self, producer: str) -> Deferred[LastSequence | None]:

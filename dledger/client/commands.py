@@ -47,7 +47,13 @@ from protocols.wire.ledger.machines import (
     SubmitRequest,
     SubmitResponse,
 )
-from protocols.wire.ledger.messages import BeginStateRequest, BeginStateResponse, Request, Response
+from protocols.wire.ledger.messages import (
+    BeginStateRequest,
+    BeginStateResponse,
+    Request,
+    ResetTimesRequest,
+    Response,
+)
 from protocols.wire.ledger.producers import RUNS_MAX, producer_problem
 
 #: Commands of one client that are under way at once, at most: others wait. The log remembers the places of
@@ -219,15 +225,14 @@ class CommandCalls:
             raise failure_of(answer.code, member_id=leader.member_id, reason=answer.reason)
         return answer.index
 
-    async def begin_state(self, insists: bool) -> int:
+    async def order(self, request: BeginStateRequest | ResetTimesRequest) -> int:
+        """Give the leader an order about the state of the group. @return: index of its entry."""
         leader = await self.appends.find_leader()
         if not leader.is_ours:
             raise failure_of(ResponseCode.UNSUPPORTED, member_id=leader.member_id, reason=(
                 f"{leader.member_id} is a Java member, which has no state of the group: let one of ours lead"
             ))
-        request = BeginStateRequest(
-            group=self.appends.members.group, remote_id=leader.member_id, insists=insists
-        )
+        request = attrs.evolve(request, group=self.appends.members.group, remote_id=leader.member_id)
         try:
             answer: Response = await leader.ask(request, self.appends.answer_timeout_s)
         except RequestLost as lost:

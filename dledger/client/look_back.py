@@ -25,12 +25,17 @@ from dledger.base.timing import Backoff
 from dledger.client.connection import MemberLink, RequestLost
 from dledger.client.errors import reported
 from dledger.client.members import Members
-from dledger.client.values import Entry, entries_after
+from dledger.client.values import Entry, as_shown, entries_after
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.messages import PullRequest, PullResponse, Response
-from protocols.wire.ledger.own.time_entries import LOOK_BACK_BYTES, LOOK_BACK_ENTRIES
+from protocols.wire.ledger.own.time_entries import (
+    LOOK_BACK_BYTES,
+    LOOK_BACK_ENTRIES,
+    TimeReset,
+    decode_resets,
+)
 
 _FIRST_SPAN = 4
 _GROWTH = 8
@@ -61,6 +66,11 @@ def shows_times(link: MemberLink) -> bool:
     return link.native and link.metadata is not None and link.metadata.has_times
 
 
+def resets_of(link: MemberLink | None) -> tuple[TimeReset, ...]:
+    """The resets of times that a member has said last."""
+    return () if link is None or link.metadata is None else decode_resets(link.metadata.time_resets)
+
+
 def timed_link(members: Members) -> MemberLink | None:
     """A live connection to a member that can be asked for times; the leader's if possible."""
     leader_first = sorted(members.addresses, key=lambda member_id: member_id != members.leader_id)
@@ -87,7 +97,8 @@ def pulling(link: MemberLink, group: str, timeout_s: float) -> Pull:
             return Part([], answer.ledger_begin_index)
         if answer.entries.first_index != begin:
             raise WireError(f"asked for entry {begin}, received {answer.entries.first_index}")
-        return Part(entries_after(before, answer.entries), answer.ledger_begin_index)
+        entries = as_shown(entries_after(before, answer.entries), resets_of(link))
+        return Part(entries, answer.ledger_begin_index)
 
     return pull
 

@@ -39,10 +39,10 @@ from dledger.base.timing import Backoff, Gathering
 from dledger.client.connect_options import ConnectOptions
 from dledger.client.connection import MemberLink, RequestLost
 from dledger.client.errors import reported
-from dledger.client.look_back import entry_before, pulling, shows_times
+from dledger.client.look_back import entry_before, pulling, resets_of, shows_times
 from dledger.client.members import Members, refuse_another_group
 from dledger.client.tail_batch import ScannedPart, TailBatch, scan
-from dledger.client.values import Entry, entries_after, entries_of
+from dledger.client.values import Entry, as_shown, entries_after, entries_of
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import WireError
@@ -588,6 +588,7 @@ class Tail(TailReading[list[Entry]]):
         entries: list[Entry] = []
         for batch in batches:
             entries += entries_after(entries[-1] if entries else self._before, batch)
+        entries = as_shown(entries, resets_of(self._connection))
         return _shown(entries, control=self.options.control), entries[-1]
 
 
@@ -612,7 +613,7 @@ class BatchTail(TailReading[TailBatch]):
         return TailBatch((), (), -1, list)
 
     def _opened(self, batches: list[EntryBatch]) -> tuple[TailBatch, Entry]:
-        before, control = self._before, self.options.control
+        before, control, resets = self._before, self.options.control, resets_of(self._connection)
         scans: list[ScannedPart] = []
         for batch in batches:
             scans.append(scan(batch, scans[-1].last if scans else before, control=control))
@@ -621,7 +622,7 @@ class BatchTail(TailReading[TailBatch]):
             found: list[Entry] = []
             for batch in batches:
                 found += entries_after(found[-1] if found else before, batch)
-            return _shown(found, control=control)
+            return _shown(as_shown(found, resets), control=control)
 
         bodies, indexes = scans[0].bodies, scans[0].indexes
         if len(scans) > 1:

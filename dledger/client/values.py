@@ -9,7 +9,7 @@ not in the log", C{UnknownOutcome} says "may be, now or later"; there is no thir
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 import attrs
@@ -20,7 +20,7 @@ from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE
 from protocols.wire.ledger.envelopes import ENVELOPE_MAGIC, KEY_HEADER, decode_envelope
 from protocols.wire.ledger.own.own_entries import TIME_CHANNEL, OwnKind, own_kind
-from protocols.wire.ledger.own.time_entries import decode_time_entry
+from protocols.wire.ledger.own.time_entries import TimeReset, decode_time_entry, shown_time_ms
 from protocols.wire.values import value_class
 
 _BEGIN_OF_1970 = datetime(1970, 1, 1, tzinfo=UTC)
@@ -90,8 +90,8 @@ class Entry:
     def time(self) -> datetime | None:
         """
         When the leader wrote it, in UTC, by the clock of the leader: the time of the last time entry before
-        it. Never earlier than that of an entry before. None: the group has no times (C{entry_times_ms}), or a
-        Java leader wrote it, or the time entry has expired.
+        it; at most that of a later reset. Never earlier than that of an entry before. None: the group has no
+        times (C{entry_times_ms}), or a Java leader wrote it, or the time entry has expired.
         """
         return None if self.time_ms is None else _BEGIN_OF_1970 + timedelta(milliseconds=self.time_ms)
 
@@ -263,10 +263,20 @@ def entries_after(before: Entry | None, batch: EntryBatch) -> list[Entry]:
     return entries_of(batch, term_before=before.term, time_before=before.time_ms)
 
 
+def as_shown(entries: list[Entry], resets: Sequence[TimeReset]) -> list[Entry]:
+    """The entries with their times as they are shown since these resets (docs/times.md)."""
+    if not resets or not entries or entries[0].index >= resets[-1].entry_index:
+        return entries
+    return [
+        entry if entry.time_ms is None else
+        attrs.evolve(entry, time_ms=shown_time_ms(entry.index, entry.time_ms, resets)) for entry in entries
+    ]
+
+
 def _time_from(body: bytes) -> int | None:
     """The time that a time entry gives; None: it is damaged, or of a later version."""
     try:
-        return decode_time_entry(body)
+        return decode_time_entry(body).time_ms
     except WireError:
         return None
 

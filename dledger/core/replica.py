@@ -56,6 +56,7 @@ from protocols.wire.ledger.messages import (
     PushEntryRequest,
     Request,
     VoteRequest,
+    VoteResponse,
 )
 
 _OF_PEERS = (VoteRequest, HeartBeatRequest, PushEntryRequest)
@@ -171,8 +172,8 @@ class DLedgerCore:
         if member.is_unsure:
             self.out.report("unsure", ledger_end_index=member.ledger_end_index)
 
-    def _on_ticked(self, _: ev.Ticked) -> None:
-        self.member.ticked()
+    def _on_ticked(self, ticked: ev.Ticked) -> None:
+        self.member.ticked(ticked.clock_ms)
         for peer_id, request_id, owner in self.out.overdue():
             owner.on_request_failed(peer_id, request_id, "no outcome in time")
         if not self._stopping.is_stopped:  # a failed transfer completes a stop that waited for it
@@ -337,6 +338,8 @@ class DLedgerCore:
         member.peers.heard(peer_id, response.wire_version, member.out.now_ms)
         if type(response) is HeartBeatResponse:
             member.peers.heard_state(peer_id, response.wire_version, member.out.now_ms, response.code)
+        if isinstance(response, HeartBeatResponse | VoteResponse):
+            member.peers.clocks.heard(peer_id, response.clock_ms, member.out.now_ms)
         if is_ahead and not isinstance(response, _INFORMATION):  # nothing that binds
             self._pass_term_gate(response.term, type(response).__name__)
         owner.on_response(peer_id, received.request_id, response)

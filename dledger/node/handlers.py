@@ -16,6 +16,7 @@ from dledger.node.requests.about import Reported
 from dledger.node.requests.aging import ProducerAging
 from dledger.node.requests.appends import AppendGate, AppendResult
 from dledger.node.requests.entry_times import EntryTimes, TimedProposals
+from dledger.node.requests.group_clock import GroupClock
 from dledger.node.requests.group_states import GroupFetch, GroupOffers
 from dledger.node.requests.machine_requests import MachineRequests, MachineSurroundings
 from dledger.node.requests.readers import ReaderHandler
@@ -23,6 +24,7 @@ from dledger.node.requests.refusals import Refusals
 from dledger.node.requests.router import Answerers, Introductions, RequestRouter
 from dledger.node.requests.snapshots import SnapshotHandler
 from dledger.node.requests.state_orders import StateOrders
+from dledger.node.requests.time_orders import TimeOrders
 from dledger.node.work.inside import MemberInside
 from dledger.node.work.keeping import keep_from_index
 from dledger.node.work.reads import Reads
@@ -42,6 +44,7 @@ class Handlers:
     @ivar snapshots: exchanges snapshots with other members.
     @ivar state_digests: compares the state of the group with that of other members.
     @ivar state_orders: takes an operator's order to begin the state of the group anew.
+    @ivar time_orders: takes an operator's order to reset the times of the log.
     @ivar group_fetch: gets the state of the group from another member, while this one has none.
     """
 
@@ -63,9 +66,12 @@ class Handlers:
         self._embedding = embedding or Embedding()
         self._is_embedded = embedding is not None
         propose = inside.feed
+        clock = GroupClock(
+            config.entry_times_ahead_ms, leading=core.member, wall_s=inside.wall_s, note=inside.reporter.note
+        )
         if config.entry_times_ms and takes_appends:
             times = EntryTimes(
-                config.entry_times_ms, ledger=store, leading=core.member, wall_s=inside.wall_s,
+                config.entry_times_ms, ledger=store, leading=core.member, clock=clock,
                 note=inside.reporter.note,
             )
             propose = TimedProposals(times, inside.feed, next_token).propose
@@ -97,6 +103,10 @@ class Handlers:
             config.group, store, status=core.status, others=self.snapshots,
             append=self.appends.append_own if takes_appends else None,
         )
+        self.time_orders = TimeOrders(
+            config.group, store, clock, status=core.status, is_leader=lambda: core.member.is_leader,
+            append=self.appends.append_own if takes_appends else None, note=inside.reporter.note,
+        )
         self.state_digests = StateDigests(
             store, core.member, ask=self.snapshots.ask_reported, report=inside.reporter.report, later=later,
             append=self._append_state_entry if takes_appends else None, hand_over=self.transfer,
@@ -104,7 +114,7 @@ class Handlers:
         )
         self._aging = ProducerAging(
             store, config.producers_expire_hours * 3_600_000, is_leader=lambda: core.member.is_leader,
-            wall_s=inside.wall_s, append=self.appends.append_own,
+            clock=clock, append=self.appends.append_own,
         )
         self.machine_surroundings = MachineSurroundings(
             append=self._append_command, append_order=partial(self.appends.append_own, MACHINE_CHANNEL),
@@ -120,7 +130,7 @@ class Handlers:
         self.router = RequestRouter(
             inside, Answerers(
                 appends=self.appends, reads=self.reads, machine=self.machine, readers=self.readers,
-                snapshots=self.snapshots, state_orders=self.state_orders,
+                snapshots=self.snapshots, state_orders=self.state_orders, time_orders=self.time_orders,
             ), self.refusals, Introductions(
                 greeting=belonging.greeting, greeted=belonging.contacts.greeted, reported=reported,
             ), next_token=next_token, takes_appends=takes_appends,
@@ -162,6 +172,7 @@ class Handlers:
         self.group_fetch.sweep(now_s)
         self._offers.sweep()
         self._aging.sweep(now_s)
+        self.time_orders.sweep()
         self.state_digests.sweep(now_s)
 
     def committed(self, _committed_index: int) -> None:

@@ -55,8 +55,10 @@ from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.messages import (
     BeginStateRequest,
+    ResetTimesRequest,
     Response,
 )
+from protocols.wire.ledger.own.time_entries import TimeReset, encode_resets
 
 #: Seconds between two checks of connections and waiters.
 SWEEP_INTERVAL_S = 0.2
@@ -111,6 +113,7 @@ class Node:
         )
         self._store = store = files.store
         self._clock = host.clock
+        self._wall_clock = host.wall_clock
         self.seconds = host.clock.seconds
         self._embedding = embedding
         self._peers: Peers | None = None
@@ -135,7 +138,7 @@ class Node:
         )
         self.about = AboutMember(
             self.status, lambda: self.machine_requests.reported(), lambda: self.has_times,
-            lambda: self.handlers.state_digests.reported,
+            lambda: encode_resets(self.time_resets), lambda: self.handlers.state_digests.reported,
         )
         self.handlers: Handlers = Handlers(
             inside, self.turn, self._belonging, reported=self.about.reported, embedding=embedding
@@ -222,7 +225,7 @@ class Node:
         stall_s = self.counters.stalled(ticks - 1, self.config.tick_ms)
         if stall_s >= STALL_WARNING_S:
             self.log.warn("reactor stalled for {stall_s:.3f} s", stall_s=stall_s, self_id=self.config.self_id)
-        self.driver.feed(ev.Ticked())
+        self.driver.feed(ev.Ticked(clock_ms=max(int(self._wall_clock()[0] * 1000), 0)))
         now_s = self._clock.seconds()
         if now_s >= self._next_sweep_s:
             self._next_sweep_s = now_s + SWEEP_INTERVAL_S
@@ -353,6 +356,12 @@ class Node:
         """Whether its log has time entries, or will have."""
         return notes_times(self.config, self._store)
 
+    @property
+    def time_resets(self) -> tuple[TimeReset, ...]:
+        """The resets of these times, see L{TimeNote}."""
+        group = self._store.group
+        return () if group is None or group.state.time is None else group.state.time.resets
+
     def read_committed(self, first_index: int, *, max_bytes: int) -> EntryBatch | None:
         """
         Records from C{first_index} on that this member knows to be committed; None if there are none.
@@ -378,6 +387,10 @@ class Node:
         """Order that the state of the group begins anew. @return: fires with the answer, with any code."""
         return self.handlers.state_orders.begin_anew(BeginStateRequest(insists=insists))
 
+    def reset_times(self) -> Deferred[Response]:
+        """Order that times go on from the clocks of a majority. @return: fires with any code."""
+        return self.handlers.time_orders.reset(ResetTimesRequest())
+
     def ask_snapshot(self) -> str:
         """Let the state machine take a snapshot. @return: why it takes none; empty if it does."""
         return self.machine_requests.ask_snapshot()
@@ -400,6 +413,7 @@ class Node:
             machine=self.handlers.snapshots.with_log_kept(self.machine_requests.status()),
             readers=self.handlers.readers.infos(), reader_count=self.handlers.readers.count,
             why_state_unknown=self.handlers.group_fetch.why_unknown,
+            times_ahead_ms=self.handlers.time_orders.ahead_ms,
         )
 
     # -- Surroundings of the driver -------------------------------------------------------------

@@ -27,6 +27,7 @@ from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import EntryHeader, encode_header
 from protocols.wire.ledger.machines import SkipResponse
 from protocols.wire.ledger.messages import LeadershipTransferResponse
+from protocols.wire.ledger.own.time_entries import TimeReset
 
 
 def _peer(peer_id: str, **facts: Any) -> PeerStatus:
@@ -68,7 +69,7 @@ def picture(**facts: Any) -> NodeStatus:
         "pulled_bytes": 300, "refusals": {"NOT_LEADER": 4}, "reports": {"role-changed": 2, "repaired": 1},
         "votes": {"ACCEPT": 1}, "fsync": fsync.status(), "fsync_failures": 0, "unsynced_bytes": 77,
         "stalls": 1, "stall_s": 0.25, "wire_errors": 1, "body_errors": 2, "pull_waiters": 0,
-        "leader_changes": 2, "why_state_unknown": "",
+        "leader_changes": 2, "why_state_unknown": "", "times_ahead_ms": 2500,
         "segments_deleted": 3, "begin_moved": "",
         "disk_free_bytes": 1000, "disk_total_bytes": 4000, "is_disk_full": False,
     }
@@ -116,6 +117,7 @@ class FakeNode:
         self.channels: dict[int, int] = {}
         self.reads: list[tuple[int, int]] = []
         self.has_times = False
+        self.time_resets: tuple[TimeReset, ...] = ()
 
     def transfer(self, transferee_id: str) -> Deferred[Any]:
         """As of a L{dledger.node.node.Node}."""

@@ -18,7 +18,7 @@ from dledger.admin.dashboard.frame import POLICY
 from dledger.values.ledger.holes import Hole
 from protocols.wire.ledger.envelopes import envelope_head
 from protocols.wire.ledger.own.own_entries import SESSION_CHANNEL, TIME_CHANNEL
-from protocols.wire.ledger.own.time_entries import encode_time_entry
+from protocols.wire.ledger.own.time_entries import TimeReset, encode_time_entry
 from tests.admin import test_broker, test_resource
 from tests.admin.fakes import picture
 
@@ -157,6 +157,16 @@ class EntryTests(test_resource.PageCase):
         for ms, first in ((1000, 21), (7500, 91), (8000, 91)):
             self.assertEqual(self.indexes(f"/entries?time={TIME_MS + ms}")[0], first, ms)
         self.assertEqual(self.indexes(f"/entries?time={TIME_MS + 8001}"), [])
+
+    def test_times_before_a_reset(self) -> None:
+        """None is shown as later than the reset, and a search goes by that."""
+        self.note_times()
+        self.node.time_resets = (TimeReset(61, TIME_MS + 2500),)
+        shown = self.shown("/entries?from=25&count=40")["entries"]
+        self.assertEqual([entry["time_ms"] - TIME_MS for entry in shown],
+                         [1000] * 6 + [2000] * 10 + [2500] * 20 + [5000] * 4)
+        for ms, first in ((2000, 31), (2001, 41), (2500, 41), (2501, 61), (4500, 61)):
+            self.assertEqual(self.indexes(f"/entries?time={TIME_MS + ms}")[0], first, ms)
 
     def test_much_in_a_minute(self) -> None:
         """A search that would take too many looks says where to go on, and shows nothing of before."""

@@ -19,8 +19,8 @@ NAMES = (
     "fsync_failures gets healthy_lag_entries is_disk_full leader_changes listen machine member "
     "peer_addresses peer_lag_bytes peers_connected pull_waiters pulled_bytes pulls reader_count readers "
     "reason refusals reports requests requests_abandoned scrub_passes scrubbed_bytes segments_deleted "
-    "set_aside_bytes set_aside_files stall_s stalls state store_path tls_expires_s "
-    "unfinished_frame_bytes unsynced_bytes uptime_s votes why_state_unknown wire_errors"
+    "set_aside_bytes set_aside_files stall_s stalls state store_path times_ahead_ms "
+    "tls_expires_s unfinished_frame_bytes unsynced_bytes uptime_s votes why_state_unknown wire_errors"
 )
 
 

@@ -233,7 +233,8 @@ class FakeMember:
                 begin_index=self.begin_index, end_index=self.end, committed_index=self.end,
                 role="leader" if self.leader_id == self.member_id else "follower",
                 admin=self.admin, health=self.health, version=self.version, group_id=self.group_id,
-                is_group_known=bool(self.group_id), has_times=self.group.has_times, **base,
+                is_group_known=bool(self.group_id), has_times=self.group.has_times,
+                time_resets=self.group.time_resets, **base,
             )
         if isinstance(request, AppendRequest):
             return self.append(request, base)
@@ -404,6 +405,7 @@ class FakeGroup:
         self.log: list[bytes] = []
         self.term_of: Callable[[int], int] = lambda index: 1
         self.has_times = False
+        self.time_resets = ""
         self.commands: dict[tuple[str, int], int] = {}
         self.fold = GroupFold(GroupState())
         self.sequences: dict[str, tuple[ResponseCode, int, int]] = {}

@@ -212,6 +212,31 @@ class TimedLogTests(TailCase):
         self.assertGreater(len(shown), 20)
         self.assertEqual(shown, [(one, 1000 * one) for one, _ in shown])
 
+    def test_nothing_before_a_reset_is_later(self) -> None:
+        """A tail, a batch, an entry and a search by time agree: the times of numbers from 3 on were ahead."""
+        self.group.time_resets = f"105:{NOW_MS + 2500}"
+        times = [1000 * one if one > 4 else min(1000 * one, 2500) for one in range(10)]
+        wanted = [(one, times[one]) for one in range(10) for _ in range(20)]
+        self.assertEqual(self.times(0), wanted)
+        self.assertEqual(self.times(85), [pair for pair in wanted if pair[0] >= 4])
+        batches: list[Entry] = []
+        tail = self.client.tail_batches(70, follow=False)
+        for _ in range(90):
+            tail.next_batch().addCallback(batches.extend)
+            self.group.run(0.1)
+        self.assertEqual([(int(one.body), (one.time_ms or 0) - NOW_MS) for one in batches],
+                         [pair for pair in wanted if pair[0] >= 3][70 - 63 - 1 :])
+        for index in (63, 70, 104, 106):
+            found: list[Entry] = []
+            self.client.get(index).addCallback(found.append)
+            self.group.run(0.5)
+            self.assertEqual((found[0].time_ms or 0) - NOW_MS, 5000 if index > 105 else 2500, index)
+        for seconds, index in ((2, 42), (2.2, 63), (2.5, 63), (2.501, 105), (4.5, 105), (5, 105), (5.5, 126)):
+            places: list[int] = []
+            self.client.find_time(NOW + timedelta(seconds=seconds)).addCallback(places.append)
+            self.group.run(3.0)
+            self.assertEqual(places, [index], seconds)
+
     def test_a_get_has_its_time(self) -> None:
         """One entry has its time, too."""
         for index in (1, 20, 22, 100, 209):

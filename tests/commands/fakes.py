@@ -199,6 +199,10 @@ class FakeLog:
         self._called("begin_state", insists)
         return 18
 
+    def reset_times(self) -> int:
+        self._called("reset_times")
+        return 19
+
     def move_reader(self, name: str, index: int) -> int:
         """As L{dledger.client.blocking.Log.move_reader}."""
         self._called("move_reader", name, index)

@@ -194,7 +194,7 @@ def _check_body(kind: RequestCode, is_answer: bool, body: bytes) -> None:
     if isinstance(message, MetadataResponse):
         message = attrs.evolve(
             message, admin="", health="", configuration="", lineage="", met_lineage="", is_rival=False,
-            machine="", state_digest="", version="",
+            machine="", has_times=False, time_resets="", state_digest="", version="",
         )
     elif isinstance(message, MetadataRequest):
         message = attrs.evolve(

@@ -98,15 +98,30 @@ READER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], 
         Patch(_RULES, "    done = part._replace(begin=index + 1)\n", "    done = part\n"),
     ), {"test": _PLAYS}),
     ("leases-of-the-last-leader", "a new leader takes leases that it never heard of for over", (
-        Patch(_DESK, "self._heard_ms.setdefault(name, {}).setdefault(part.token, self._now_ms())",
-              "self._heard_ms.get(name, {}).get(part.token, -10**9)"),
-    ), {"test": f"{_REQUESTS}.LeaseTests.test_a_new_leader_counts_leases_anew"}),
+        Patch(_DESK, "            self.noted(name, part, self._now_ms())\n",
+              "            self.noted(name, part, -10**9)\n"),
+    ), {"test": f"{_REQUESTS}.LeaseTests.test_a_new_leader_goes_on_with_what_is_left"}),
     ("reader-answered-too-early", "a decision that did not count is answered as made", (
         Patch(_DESK, "if known is None or known.entry_index != result.index:", "if known is None:"),
     ), {"test": f"{_REQUESTS}.OrderTests.test_a_void_decision_is_not_answered"}),
     ("decisions-cross", "two decisions about one reader are made from one state", (
         Patch(_DESK, "return await turns.run(lambda: Deferred.fromCoroutine(ask()))", "return await ask()"),
     ), {"test": f"{_REQUESTS}.OrderTests.test_one_at_a_time"}),
+    ("leases-begin-anew", "each leader begins with the whole lease of a process that is silent", (
+        Patch(_DESK, "left_ms = part.lease_ms - part.silent_ms", "left_ms = part.lease_ms"),
+    ), {"test": "tests.sim.test_leases.StormTests.test_leases_of_the_dead_end"}),
+    ("silence-in-large-steps", "leaders that last a third of a lease note nothing of it", (
+        Patch(_DESK, "not count.is_heard and is_old()", "False"),
+    ), {"test": f"{_REQUESTS}.LeaseTests.test_leases_end_under_many_leaders"}),
+    ("silence-outlives-a-renewal", "a process that comes back has what was left when it was silent", (
+        Patch(_DESK, "if part.silent_ms or request.name in self._leases.doubtful:", "if False:"),
+    ), {"test": f"{_REQUESTS}.LeaseTests.test_a_silent_process_that_comes_back_has_its_whole_lease"}),
+    ("silence-outlives-a-commit", "a commit that changes nothing leaves the rest of a lease", (
+        Patch(_DESK, "if part is not None and (part.silent_ms or (", "if part is not None and (("),
+    ), {"test": f"{_REQUESTS}.LeaseTests.test_a_silent_process_that_comes_back_has_its_whole_lease"}),
+    ("renewal-before-an-unknown-end", "a renewal is answered though an entry that ends the lease may come", (
+        Patch(_DESK, "if error.code not in UNKNOWN_OUTCOMES:", "if True:"),
+    ), {"test": f"{_REQUESTS}.LeaseTests.test_a_renewal_outlasts_what_is_not_known"}),
     ("expiry-before-readers", "expiry deletes entries that a reader has not done", (
         Patch("dledger.node.handlers", "self.machine.needed_index, readers, ", "self.machine.needed_index, "),
     ), {"test": f"{_REQUESTS}.KeepingTests.test_entries_that_readers_need_stay"}),

@@ -29,6 +29,7 @@ from protocols.wire.ledger.messages import (
     MembershipRequest,
     MetadataRequest,
     ReaderRequest,
+    ResetTimesRequest,
 )
 from tests.node.rig import FakeClient, Rig
 
@@ -296,6 +297,7 @@ class AddressTests(SynchronousTestCase):
             LeadershipTransferRequest(transfer_id="n0", transferee_id="n7", **asked),
             SkipRequest(index=7, **asked),
             BeginStateRequest(**asked),
+            ResetTimesRequest(**asked),
         ]
 
     def test_every_request_is_classified(self) -> None:
@@ -309,10 +311,10 @@ class AddressTests(SynchronousTestCase):
         for local_id in (None, "n9"):
             client = self.rig.client("10.0.0.7")
             answers = [client.ask(one) for one in self.changes(local_id=local_id)]
-            self.assertEqual([answer.code for answer in answers], [FORBIDDEN] * 4)
+            self.assertEqual([answer.code for answer in answers], [FORBIDDEN] * 5)
             for part in ("MEMBERSHIP is a change", "10.0.0.7", "change_hosts"):
                 self.assertIn(part, answers[0].reason)
-        self.assertEqual(self.rig.node.status().counts.reports["request-forbidden"], 8)
+        self.assertEqual(self.rig.node.status().counts.reports["request-forbidden"], 10)
 
     def test_readers_are_moved_from_here(self) -> None:
         """Others may read under a name, and neither move nor forget it."""
@@ -358,7 +360,7 @@ class AddressTests(SynchronousTestCase):
         ):
             access.judge_with(None, None, ChangeHosts(hosts))
             codes = [self.rig.client(host).ask(one).code for one in self.changes()]
-            self.assertEqual([code is not FORBIDDEN for code in codes], [is_taken] * 4, host)
+            self.assertEqual([code is not FORBIDDEN for code in codes], [is_taken] * 5, host)
 
     def test_in_the_name_of_a_member(self) -> None:
         """Whoever speaks for one that is down may not change the group either."""

@@ -8,12 +8,14 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.node.requests.aging import AGAIN_S, ProducerAging
 from dledger.node.requests.appends import AppendResult
+from dledger.node.requests.group_clock import GroupClock
 from dledger.values.errors import DLedgerError
 from dledger.values.ledger.group_state import GroupFold, GroupState, Marked
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.own.age_entries import AGE_STEP_MS, decode_age_entry
 from protocols.wire.ledger.own.own_entries import AGE_CHANNEL, SESSION_CHANNEL
 from protocols.wire.ledger.own.session_entries import Session, encode_session_entry
+from tests.node.test_group_clock import FakeLeading
 
 LIMIT_MS = 168 * AGE_STEP_MS
 STEP_S = AGE_STEP_MS / 1000
@@ -29,14 +31,17 @@ class AgingTests(SynchronousTestCase):
         self.is_leader = True
         self.wall_s = 1_700_000_000.0
         self.now_s = 50.0
+        self.members = FakeLeading(3)
         self.appended: list[Deferred[AppendResult]] = []
         self.clocks_ms: list[int] = []
         self.aging = self.make(LIMIT_MS)
 
     def make(self, limit_ms: int) -> ProducerAging:
         """With a limit."""
-        return ProducerAging(self, limit_ms, is_leader=lambda: self.is_leader, wall_s=lambda: self.wall_s,
-                             append=self.append)
+        clock = GroupClock(
+            AGE_STEP_MS, leading=self.members, wall_s=lambda: self.wall_s, note=lambda *_: None)
+        return ProducerAging(
+            self, limit_ms, is_leader=lambda: self.is_leader, clock=clock, append=self.append)
 
     def append(self, channel: int, body: bytes) -> Deferred[AppendResult]:
         """The entry is in the log at once, and its append is under way."""
@@ -83,6 +88,16 @@ class AgingTests(SynchronousTestCase):
         self.group.cut(1)
         self.appended[-1].errback(DLedgerError(ResponseCode.NOT_LEADER))
         self.assertEqual((self.sweep(AGAIN_S / 2), self.sweep(AGAIN_S)), (1, 2))
+
+    def test_a_clock_that_is_far_ahead_lets_nobody_wait(self) -> None:
+        """The log gets the time of the majority; without it none."""
+        self.members = FakeLeading(3, 3)
+        self.aging = self.make(LIMIT_MS)
+        self.assertEqual(self.sweep(), 0)
+        true_ms = int(self.wall_s * 1000)
+        self.members.said = {"n1": true_ms, "n2": true_ms}
+        self.assertEqual(self.sweep(400 * 24 * STEP_S), 1)
+        self.assertEqual(self.clocks_ms, [true_ms])
 
     def test_nobody_writes_without_need(self) -> None:
         """Not a follower, not without producers, not without the state, and not with the limit 0."""

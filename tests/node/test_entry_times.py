@@ -9,6 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.client.values import Entry, entries_of
 from dledger.node.requests.entry_times import CLOCK_BEHIND_MS, EntryTimes
+from dledger.node.requests.group_clock import GroupClock
 from dledger.values.ledger.group_state import GroupFold, GroupState, Marked
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import AppendIfRequest, MetadataRequest
@@ -21,6 +22,7 @@ from protocols.wire.ledger.own.time_entries import (
     encode_time_entry,
 )
 from tests.node.rig import Rig
+from tests.node.test_group_clock import FakeLeading
 
 
 class FakeLedger:
@@ -32,25 +34,23 @@ class FakeLedger:
         self.end_position = 0
 
 
-class FakeLeading:
-    """A member that leads in term 3."""
-
-    is_leader = True
-    term = 3
-
-
 class DueTests(SynchronousTestCase):
     """When a time entry is due, and of what time."""
 
     def setUp(self) -> None:
         self.ledger = FakeLedger()
-        self.leading = FakeLeading()
+        self.leading = FakeLeading(3)
         self.now_ms = 5000
         self.events: list[tuple[str, Mapping[str, object]]] = []
-        self.times = EntryTimes(
-            100, ledger=self.ledger, leading=self.leading, wall_s=lambda: self.now_ms / 1000,
-            note=lambda event, facts: self.events.append((event, facts)),
-        )
+        self.times = self.make()
+
+    def make(self) -> EntryTimes:
+        """Of the leader as it is."""
+        def note(event: str, facts: Mapping[str, object]) -> None:
+            self.events.append((event, facts))
+
+        clock = GroupClock(3000, leading=self.leading, wall_s=lambda: self.now_ms / 1000, note=note)
+        return EntryTimes(100, ledger=self.ledger, leading=self.leading, clock=clock, note=note)
 
     def noted(self, index: int, time_ms: int, term: int = 3) -> None:
         """The ledger ends with a time entry."""
@@ -61,7 +61,7 @@ class DueTests(SynchronousTestCase):
     def due(self) -> int | None:
         """Its time; None: none is due."""
         body = self.times.due()
-        return None if body is None else decode_time_entry(body)
+        return None if body is None else decode_time_entry(body).time_ms
 
     def test_time_entries_come_at_intervals(self) -> None:
         """The first bodies have one, then those after the interval."""
@@ -125,6 +125,26 @@ class DueTests(SynchronousTestCase):
         self.assertIsNone(self.due())
         self.leading.is_leader, self.ledger.group = True, None
         self.assertIsNone(self.due())
+
+    def test_a_clock_that_is_far_ahead_freezes_nothing(self) -> None:
+        """The log gets the time of the majority, also at intervals, and the true one goes on from there."""
+        self.leading = FakeLeading(3, 3)
+        self.times = self.make()
+        self.assertIsNone(self.due(), "the others have not said their clocks")
+        self.leading.said = {"n1": 5000, "n2": 5000}
+        self.now_ms += 400 * 86_400_000
+        self.assertEqual(self.due(), 5000)
+        self.noted(0, 5000)
+        self.leading.said = {"n1": 5099, "n2": 5099}
+        self.assertIsNone(self.due())
+        self.leading.said = {"n1": 5100, "n2": 5100}
+        self.assertEqual(self.due(), 5100)
+        self.noted(1, 5100)
+        self.now_ms = 5200
+        self.assertEqual(self.due(), 5200)
+        self.noted(2, 5200)
+        self.leading.said, self.now_ms = {}, 5300
+        self.assertIsNone(self.due(), "nobody confirms it")
 
 
 class MemberTests(SynchronousTestCase):

@@ -219,14 +219,73 @@ class LeaseTests(ReaderCase):
         self.pass_time(30)
         self.assertEqual(self.good("commit", token=token, index=2).next_index, 3)
 
-    def test_a_new_leader_counts_leases_anew(self) -> None:
-        """A leader counts the leases that it finds from its own beginning."""
-        self.good("take")
-        self.pass_time(0.9)
-        self.rig.node.handlers.readers._leases.begin(99)  # as in a new term
-        self.refused(ResponseCode.LEASE_HELD, "p1", "take", holder="p2")
+    def new_leader(self) -> None:
+        """As in a new term: nothing that came from a process is known."""
+        self.rig.node.handlers.readers._leases.begin(99)
+
+    def test_a_new_leader_goes_on_with_what_is_left(self) -> None:
+        """Two fifths of a lease are noted when they are over, then smaller steps; a shorter time is not."""
+        token, end = self.good("take").token, self.end
         self.pass_time(0.3)
+        self.new_leader()
+        self.assertEqual(self.end, end)
+        self.pass_time(0.7)
+        self.assertGreater(self.end, end)
+        self.new_leader()
         self.refused(ResponseCode.LEASE_HELD, "p1", "take", holder="p2")
+        self.pass_time(0.7)
+        self.assertGreater(self.good("take", holder="p2").token, token)
+
+    def test_leases_end_under_many_leaders(self) -> None:
+        """Of leaders that last shorter each one notes its count, if the last entry is old."""
+        self.patch(readers, "STORM_TERMS", 0)
+        token, seconds = self.good("take", lease_ms=8000).token, 0.0
+        while seconds < 18.0 and self.ask("take", holder="p2").code is ResponseCode.LEASE_HELD:
+            self.new_leader()
+            self.pass_time(1.2)
+            seconds += 1.2
+        self.assertLess(seconds, 16.0)
+        self.refused(ResponseCode.LEASE_LOST, "", "renew", token=token)
+
+    def test_nothing_is_noted_of_the_living(self) -> None:
+        """Whose renewals come in time; and of an end that was noted nothing more is written."""
+        token = self.good("take").token
+        end = self.end
+        for _ in range(9):
+            self.pass_time(0.34)
+            self.good("renew", token=token)
+        self.assertEqual(self.end, end)
+        self.pass_time(2.0)
+        ended = self.end
+        self.assertLessEqual(ended - end, 8, "with sweeps five times a second")
+        self.pass_time(60.0)
+        self.assertEqual(self.end, ended)
+
+    def test_a_silent_process_that_comes_back_has_its_whole_lease(self) -> None:
+        """Its answer comes when the log says so, for every kind of request that finds its lease."""
+        token = self.good("take").token
+        for does, fields in (
+            ("renew", {}), ("take", {}), ("commit", {"index": -1}), ("commit", {"index": 2}),
+        ):
+            self.pass_time(0.8)
+            end = self.end
+            self.good(does, **{"token": token, **fields})
+            self.assertEqual(self.end, end + 1, does)
+            self.new_leader()
+            self.pass_time(0.3)
+            self.refused(ResponseCode.LEASE_HELD, "p1", "take", holder="p2")
+        self.assertEqual(self.good("commit", token=token, index=2).next_index, 3)
+
+    def test_a_renewal_outlasts_what_is_not_known(self) -> None:
+        """An entry with an unknown outcome may still say that the process was silent: its renewal is one."""
+        token, handler = self.good("take").token, self.rig.node.handlers.readers
+        append = handler.append
+        for code, entries in ((ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, 1), (ResponseCode.DISK_FULL, 0)):
+            handler.append = lambda _, code=code: fail(DLedgerError(code))
+            self.pass_time(0.6)
+            handler.append, end = append, self.end
+            self.good("renew", token=token)
+            self.assertEqual(self.end, end + entries)
 
     def test_two_shares_have_different_entries(self) -> None:
         """Two processes have different entries; all before the first one that is not done counts."""
@@ -538,9 +597,9 @@ class SweepTests(SynchronousTestCase):
             rig.clock.pump([0.02] * 2000)
 
         ask("move")
-        self.assertEqual(set(leases._heard_ms), set(names))
+        self.assertEqual(set(leases._counts), set(names))
         ask("forget")
-        self.assertEqual(leases._heard_ms, {})
+        self.assertEqual(leases._counts, {})
 
 
 class OrderTests(ReaderCase):

@@ -16,7 +16,7 @@ from dledger.spark.scans import scan
 from dledger.spark.scans.scan import Scan
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE
 from protocols.wire.ledger.own.own_entries import TIME_CHANNEL
-from protocols.wire.ledger.own.time_entries import decode_time_entry, encode_time_entry
+from protocols.wire.ledger.own.time_entries import TimeReset, decode_time_entry, encode_time_entry, with_reset
 from tests.processes.ledgers import read_records
 from tests.spark.archives import ship
 from tests.spark.ledgers import plain_rows, scanned
@@ -53,7 +53,7 @@ class TimesTests(LedgerCase):
         last = (-1, 0)
         for index, term, _pos, _size, channel, _chain, _crc, body in plain_rows(self.path):
             if channel == TIME_CHANNEL:
-                last = (term, decode_time_entry(body))
+                last = (term, decode_time_entry(body).time_ms)
             elif not channel:
                 moment = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=last[1])
                 found.append((index, moment if last[0] == term else None))
@@ -86,6 +86,23 @@ class TimesTests(LedgerCase):
         given = {"bootstrap": f"n0-{member.address}", "times": "true", "startingOffsets": 40}
         for split in ({}, {"minPartitions": 3}):
             self.assertEqual(scanned({**given, **split}, TIME), [row for row in self.known if row[0] >= 40])
+
+    def test_resets(self) -> None:
+        """No time before a reset is shown as later, wherever a part begins, and a search goes by that."""
+        half = sorted(time for _, time in self.known if time is not None)[len(self.known) // 4]
+        reset_ms = round(half.timestamp() * 1000)
+        self.ledger.append([encode_time_entry(*with_reset((), reset_ms))], term=7, channels=[TIME_CHANNEL])
+        self.ledger.append([b"after"], term=7)
+        resets = [TimeReset(self.ledger.store.ledger_end_index - 1, reset_ms)]
+        self.ledger.append([encode_time_entry(reset_ms + 5, resets)], term=7, channels=[TIME_CHANNEL])
+        self.ledger.commit()
+        known = [(index, None if time is None else min(time, half)) for index, time in self.known]
+        known.append((self.folded()[-1][0], half))
+        self.assertNotEqual(known[:-1], self.known)
+        given = {"path": self.path, "times": "true"}
+        self.assertEqual(scanned(given, TIME), known)
+        self.assertEqual(scanned({**given, "minPartitions": 9}, TIME), known)
+        self.assertEqual(scanned({**given, "startingTimestamp": reset_ms + 1}, TIME), [])
 
     def test_expired(self) -> None:
         """A time entry that has expired is not known."""

@@ -176,9 +176,9 @@ NATIVE_FRAMES: tuple[tuple[Request | Response, bytes], ...] = (
     (
         VoteResponse(**_ANSWER, vote_result=VoteResult.REJECT_ALREADY_VOTED, pre_vote=True),
         bytes.fromhex(
-            "d1 01 05 01 00000007 0000001d"
+            "d1 01 05 01 00000007 00000025"
             "ffffffffffffffff 00000000 0001 ffff ffff 0002"
-            "000000c8 05 01"
+            "000000c8 05 01 ffffffffffffffff"
             "676e30"
         ),
     ),
@@ -192,11 +192,11 @@ NATIVE_FRAMES: tuple[tuple[Request | Response, bytes], ...] = (
         ),
     ),
     (
-        HeartBeatResponse(**_ANSWER, code=ResponseCode.TERM_NOT_READY),
+        HeartBeatResponse(**_ANSWER, code=ResponseCode.TERM_NOT_READY, clock_ms=1_700_000_000_000),
         bytes.fromhex(
-            "d1 01 06 01 00000007 0000001b"
+            "d1 01 06 01 00000007 00000023"
             "ffffffffffffffff 00000000 0001 ffff ffff 0002"
-            "000001a0"
+            "000001a0 0000018bcfe56800"
             "676e30"
         ),
     ),

@@ -61,7 +61,7 @@ class CodesTests(SynchronousTestCase):
                 "READER": 51913,  # ours
                 "SNAPSHOT": 51914,  # ours
                 "SKIP": 51915,  # ours
-                "BEGIN_STATE": 51916, "SEQUENCE": 51917,  # ours
+                "BEGIN_STATE": 51916, "SEQUENCE": 51917, "RESET_TIMES": 51918,  # ours
             },
         )
 

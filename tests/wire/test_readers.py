@@ -25,8 +25,9 @@ STATE = ReaderState("ä billing", 7, 20, (
     ReaderPart(3, 5, 4, 10_000, "p1"), ReaderPart(5, 5, 8, 500, "p2"), ReaderPart(9, 20, -1, 0, ""),
 ))
 GOLDEN = (
-    "52444e4d00000001d5d0938e" "0000000000000007" "0000000000000014" "00" "0001" "0001" "0000" "61"
-    "0000000000000003" "0000000000000014" "ffffffffffffffff" "00000bb8" "0000000000000000" "0002" "7031"
+    "52444e4d00000001db0b9379" "0000000000000007" "0000000000000014" "00" "0001" "0001" "0000" "61"
+    "0000000000000003" "0000000000000014" "ffffffffffffffff" "00000bb8" "0000000000000000" "000000fa" "0002"
+    "7031"
 )
 
 
@@ -37,9 +38,11 @@ def states(draw: st.DrawFn) -> ReaderState:
     for _ in range(draw(st.integers(0, 4))):
         begin = behind + draw(st.integers(0, 3))
         behind = begin + draw(st.integers(0, 1000))
+        lease_ms = draw(st.integers(0, 3_600_000))
         parts.append(ReaderPart(
-            begin, behind, draw(st.integers(-1, 2**62)), draw(st.integers(0, 3_600_000)),
+            begin, behind, draw(st.integers(-1, 2**62)), lease_ms,
             draw(st.text(st.sampled_from("pq-9ä"), max_size=8)), draw(st.integers(-(2**63), 2**63 - 1)),
+            draw(st.integers(0, lease_ms)),
         ))
     given = NO_END if draw(st.booleans()) else behind + draw(st.integers(0, 9))
     name = draw(st.text(st.sampled_from("abä_ /"), min_size=1, max_size=20).map(lambda text: f"r{text}s"))
@@ -58,7 +61,7 @@ class ReaderEntryTests(SynchronousTestCase):
 
     def test_golden(self) -> None:
         """The bytes are those that wire-format.md describes."""
-        state = ReaderState("a", 7, 20, (ReaderPart(3, 20, -1, 3000, "p1"),))
+        state = ReaderState("a", 7, 20, (ReaderPart(3, 20, -1, 3000, "p1", silent_ms=250),))
         body = encode_reader_entry(state)
         self.assertEqual(body.hex(), GOLDEN)
         self.assertEqual(decode_reader_entry(bytes.fromhex(GOLDEN)), state)
@@ -86,6 +89,8 @@ class ReaderEntryTests(SynchronousTestCase):
             STATE._replace(parts=(ReaderPart(1, 4, -2, 1, "p"),)),
             STATE._replace(parts=(ReaderPart(1, 4, 2, -1, "p"),)),
             STATE._replace(parts=(ReaderPart(1, 4, 2, 1, "p\n"),)),
+            STATE._replace(parts=(ReaderPart(1, 4, 2, 1, "p", silent_ms=2),)),
+            STATE._replace(parts=(ReaderPart(1, 4, 2, 1, "p", silent_ms=-1),)),
         ):
             self.assertRaises(WireError, decode_reader_entry, encode_reader_entry(state))
         full = tuple(ReaderPart(at, at, 1, 1, "p") for at in range(READER_PARTS_MAX))

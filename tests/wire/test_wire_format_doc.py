@@ -36,7 +36,7 @@ from protocols.wire.ledger.own.configuration import CONFIGURATION_DECLARATION
 from protocols.wire.ledger.own.machine_entries import MACHINE_ENTRY_DECLARATION
 from protocols.wire.ledger.own.session_entries import SESSION_DECLARATION, SESSION_ENTRY_DECLARATION
 from protocols.wire.ledger.own.state_entries import STATE_ENTRY_DECLARATION
-from protocols.wire.ledger.own.time_entries import TIME_ENTRY_DECLARATION
+from protocols.wire.ledger.own.time_entries import TIME_ENTRY_DECLARATION, TIME_RESET_DECLARATION
 from protocols.wire.ledger.producers import NUMBERED_RUN_DECLARATION
 from protocols.wire.ledger.push_layout import (
     CHUNK_SUMS_DECLARATION,
@@ -102,6 +102,7 @@ DECLARED = {
     "Machine entries": fields_of(MACHINE_ENTRY_DECLARATION),
     "State entries": fields_of(STATE_ENTRY_DECLARATION),
     "Time entries": fields_of(TIME_ENTRY_DECLARATION),
+    "Resets of times": fields_of(TIME_RESET_DECLARATION),
     "Parts of a reader": fields_of(READER_PART_DECLARATION),
     "Envelopes": fields_of(ENVELOPE_DECLARATION),
     "Headers of an envelope": fields_of(ENVELOPE_HEADER_DECLARATION),

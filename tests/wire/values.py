@@ -50,6 +50,8 @@ from protocols.wire.ledger.messages import (
     ReaderRequest,
     ReaderResponse,
     Request,
+    ResetTimesRequest,
+    ResetTimesResponse,
     Response,
     SequenceRequest,
     SequenceResponse,
@@ -169,9 +171,10 @@ RESPONSES: dict[RequestCode, st.SearchStrategy[Any]] = {
         PullResponse, **_answer(), entries=_some, ledger_begin_index=indexes, committed_index=indexes
     ),
     RequestCode.VOTE: st.builds(
-        VoteResponse, **_answer(), vote_result=st.sampled_from(VoteResult), pre_vote=st.booleans()
+        VoteResponse, **_answer(), vote_result=st.sampled_from(VoteResult), pre_vote=st.booleans(),
+        clock_ms=longs,
     ),
-    RequestCode.HEART_BEAT: st.builds(HeartBeatResponse, **_answer()),
+    RequestCode.HEART_BEAT: st.builds(HeartBeatResponse, **_answer(), clock_ms=longs),
     RequestCode.PUSH: st.builds(
         PushEntryResponse, **_answer(), index=st.none() | indexes, count=ints, begin_index=indexes,
         end_index=indexes,
@@ -205,6 +208,7 @@ JSON_REQUESTS = {
     ),
     RequestCode.SKIP: st.builds(SkipRequest, **_base(), index=indexes),
     RequestCode.BEGIN_STATE: st.builds(BeginStateRequest, **_base(), insists=st.booleans()),
+    RequestCode.RESET_TIMES: st.builds(ResetTimesRequest, **_base()),
     RequestCode.SEQUENCE: st.builds(SequenceRequest, **_base(), producer=texts),
     RequestCode.SNAPSHOT: st.builds(
         SnapshotRequest, **_base(), machine=texts, machine_version=ints, oldest_version=ints,
@@ -234,6 +238,7 @@ JSON_RESPONSES = {
     ),
     RequestCode.SKIP: st.builds(SkipResponse, **_answer(), index=indexes, reason=texts),
     RequestCode.BEGIN_STATE: st.builds(BeginStateResponse, **_answer(), index=indexes, reason=texts),
+    RequestCode.RESET_TIMES: st.builds(ResetTimesResponse, **_answer(), index=indexes, reason=texts),
     RequestCode.SEQUENCE: st.builds(
         SequenceResponse, **_answer(), last_sequence=indexes, index=indexes, reason=texts
     ),

@@ -20,7 +20,7 @@ from dledger.admin.browsing.query import PAGE_BYTES_MAX, Query, QueryProblem, pr
 from dledger.admin.sites.member_source import StatusSource
 from dledger.base.time_search import FoundSpan, Search, TimeSearch, search_leaders
 from dledger.client.look_back import Part, entry_before
-from dledger.client.values import Entry, entries_after
+from dledger.client.values import Entry, as_shown, entries_after
 from dledger.values.errors import DLedgerError, StoreError
 from protocols.wire.errors import WireError
 
@@ -136,7 +136,8 @@ class EntryBrowser:
     def _read(self, first: int, max_bytes: int, before: Entry | None = None) -> list[Entry]:
         try:
             batch = self._node.read_committed(first, max_bytes=max_bytes)
-            return entries_after(before, batch) if batch is not None else []
+            found = entries_after(before, batch) if batch is not None else []
+            return as_shown(found, self._node.time_resets)
         except (DLedgerError, StoreError, WireError, OSError) as error:
             raise QueryProblem(503, f"entries from {first} on cannot be read: {error}") from None
 

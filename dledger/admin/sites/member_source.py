@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from twisted.internet.defer import Deferred
@@ -13,6 +13,7 @@ from dledger.node.reporting.reports import SeenEvent
 from dledger.node.reporting.status import NodeStatus
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
+from protocols.wire.ledger.own.time_entries import TimeReset
 
 
 class TransferAnswer(Protocol):
@@ -65,6 +66,10 @@ class StatusSource(Protocol):
 
     @property
     def has_times(self) -> bool:
+        ...
+
+    @property
+    def time_resets(self) -> Sequence[TimeReset]:
         ...
 
     def read_committed(self, first_index: int, *, max_bytes: int) -> EntryBatch | None:

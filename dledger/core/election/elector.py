@@ -343,6 +343,7 @@ class LeaderElector:
         flags |= member.peers.pace.flags(member.out.now_ms) | member.peers.machine.flags
         member.out.reply(token, HeartBeatResponse(
             code=code, group=request.group, term=member.term, wire_version=WIRE_VERSION | flags,
+            clock_ms=member.clock_ms,
         ))
 
     def accept_leader(

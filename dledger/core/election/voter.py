@@ -230,7 +230,7 @@ class Voter:
         member.out.reply(token, VoteResponse(
             group=request.group, remote_id=request.remote_id, local_id=request.local_id,
             leader_id=request.leader_id, term=term, wire_version=WIRE_VERSION | flags,
-            vote_result=result, pre_vote=request.pre_vote,
+            vote_result=result, pre_vote=request.pre_vote, clock_ms=member.clock_ms,
         ))
         if not request.pre_vote:
             member.out.report("vote-answered", candidate_id=request.leader_id, term=request.term,

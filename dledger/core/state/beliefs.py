@@ -34,7 +34,7 @@ STILL_SLOW_FACTOR = 3
 SLOW_FOR_MS = 60_000
 #: Milliseconds between a transfer and the next one for this reason.
 SLOW_AGAIN_MS = 300_000
-#: A flush time counts for this many milliseconds after the last flush.
+#: A flush time counts for this many milliseconds after the last flush, and a clock after it was reported.
 FRESH_MS = 10_000
 #: Least weight of one flush in the mean.
 _WEIGHT = 0.125
@@ -203,6 +203,38 @@ class MachineClaims:
 
 
 @attrs.define
+class PeerClocks:
+    """
+    The clocks of the peers, as their votes and their answers to heartbeats said in the present term. A
+    candidate with the votes of a majority knows their clocks before it leads. A Java member never says.
+
+    @ivar _said: by peer: its clock, and the monotonic time of this member then, milliseconds.
+    """
+
+    _said: dict[str, tuple[int, int]] = attrs.Factory(dict)
+
+    def heard(self, peer_id: str, clock_ms: int, now_ms: int) -> None:
+        """A peer answered. @param clock_ms: -1: it does not say."""
+        if clock_ms >= 0:
+            self._said[peer_id] = clock_ms, now_ms
+
+    def now(self, now_ms: int, fresh_ms: int) -> dict[str, int]:
+        """
+        What the clocks show now, by peer, milliseconds since 1970.
+
+        @param fresh_ms: what was said longer ago does not count.
+        """
+        return {
+            peer_id: clock_ms + now_ms - at_ms for peer_id, (clock_ms, at_ms) in self._said.items()
+            if now_ms - at_ms <= fresh_ms
+        }
+
+    def forget(self) -> None:
+        """A term begins."""
+        self._said.clear()
+
+
+@attrs.define
 class PeerBeliefs:
     """
     A peer is I{of Java} if its messages name no version of our wire, I{ours} if one did on the present
@@ -219,6 +251,7 @@ class PeerBeliefs:
         have not been asked for their members since.
     @ivar pace: flush times of this member and of its peers.
     @ivar machine: the state machines of this member and of its peers.
+    @ivar clocks: the clocks of its peers.
     @ivar leader_committed_index: commit index in the last push of a leader; -1 before any.
     @ivar leader_committed_ms: a time before that push came, see C{MemberState.awake_ms}; -1: not known.
     @ivar seeks_java_leader: this leader has lost an entry to damage, no member of ours has it, and Java
@@ -233,6 +266,7 @@ class PeerBeliefs:
     refused_by: set[str] = attrs.Factory(set)
     pace: FlushPace = attrs.Factory(FlushPace)
     machine: MachineClaims = attrs.Factory(MachineClaims)
+    clocks: PeerClocks = attrs.Factory(PeerClocks)
     leader_committed_index: int = -1
     leader_committed_ms: int = -1
     seeks_java_leader: bool = False

@@ -23,7 +23,13 @@ class Input:
 
 @value_class
 class Ticked(Input):
-    """Time passed. The only source of time-outs; one LoopingCall feeds it every C{tick_ms}."""
+    """
+    Time passed. The only source of time-outs; one LoopingCall feeds it every C{tick_ms}.
+
+    @ivar clock_ms: what the clock of this member shows, milliseconds since 1970; -1: not known.
+    """
+
+    clock_ms: int = -1
 
 
 @value_class

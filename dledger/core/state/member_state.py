@@ -20,7 +20,7 @@ from typing import Protocol
 import attrs
 
 from dledger.core.state import effects as fx
-from dledger.core.state.beliefs import IntroducedMembers, PeerBeliefs
+from dledger.core.state.beliefs import FRESH_MS, IntroducedMembers, PeerBeliefs
 from dledger.core.state.ports import LedgerView
 from dledger.values.errors import DamagedEntryError
 from dledger.values.ledger.config import DLedgerConfig
@@ -158,6 +158,7 @@ class MemberState:
     @ivar flushed_index: every entry up to here is on stable storage.
     @ivar awake_ms: the tick before the last one; -1 before two. A process that was stopped finds messages
         that came meanwhile, before its first tick or after it: all that had come by this time was read.
+    @ivar clock_ms: what the clock of this member showed at the last tick, see L{inputs.Ticked}.
     @ivar repair_end_index: -1, or the end that the ledger must reach before this member votes again.
     @ivar successor_id: the candidate for whose sake a member that must never lead leads all the same, until
         that one has its entries; None for none.
@@ -184,6 +185,7 @@ class MemberState:
     flushed_index: int = -1
     awake_ms: int = -1
     _ticked_ms: int = -1
+    clock_ms: int = -1
     successor_id: str | None = None
     is_unsure: bool = False
     group_name: GroupName = GroupName()
@@ -302,6 +304,7 @@ class MemberState:
         self.term = term
         self.voted_for = voted_for
         self.leader_id = None
+        self.peers.clocks.forget()
         self.out.persist(term, voted_for)
 
     def vote(self, candidate_id: str) -> None:
@@ -329,10 +332,20 @@ class MemberState:
         except DamagedEntryError:
             return False  # (A peer gives it back.)
 
-    def ticked(self) -> None:
-        """A tick has come."""
+    def ticked(self, clock_ms: int) -> None:
+        """A tick has come. @param clock_ms: what the clock shows then, see L{inputs.Ticked}."""
         self.awake_ms = self._ticked_ms
         self._ticked_ms = self.out.now_ms
+        self.clock_ms = clock_ms
+
+    def majority_clock_ms(self, own_ms: int) -> int:
+        """
+        The latest time that the clocks of a majority have reached, as they said lately in this term, in
+        milliseconds since 1970; -1: a majority has not said. @param own_ms: what the own clock shows.
+        """
+        fresh_ms = max(FRESH_MS, 4 * self.config.heart_beat_time_interval_ms)
+        said = self.peers.clocks.now(self.out.now_ms, fresh_ms)
+        return self.membership.held({**said, self.self_id: own_ms}, -1)
 
     def refresh_end(self) -> None:
         """Read the end of the changed ledger again."""

@@ -87,8 +87,14 @@ EVENT_KINDS: Mapping[str, EventKind] = {
     # Appends.
     "append-refused": _warn("the store has refused the leader's own entries", ("code",)),
     "append-too-large": _warn("a client sends bodies that no file has room for", ()),
+    "clock-ahead": _warn(
+        "the leader's clock is further ahead of a majority's than entry_times_ahead_ms: theirs count", (),
+    ),
     "clock-behind": _warn(
         "the clock of the leader is a minute or more behind the log, whose times stand still until then", (),
+    ),
+    "times-ahead": _warn(
+        "the log's times are far ahead of the clocks of a majority: dledger times --reset", (),
     ),
     # The store.
     "disk-full": _error("there is no room for entries", ()),

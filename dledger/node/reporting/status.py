@@ -228,6 +228,8 @@ class NodeStatus:
     @ivar machine: of its state machine; None without one.
     @ivar readers: the named readers that it knows, or those of them that are furthest behind.
     @ivar reader_count: number of those that it knows.
+    @ivar times_ahead_ms: of a leader: how far the last time of the log is ahead of the clocks of a majority;
+        -1: not known.
     @ivar why_state_unknown: why it does not know the state of the group, and how far it is with getting it;
         empty if it knows it.
     """
@@ -249,6 +251,7 @@ class NodeStatus:
     readers: tuple[ReaderInfo, ...] = ()
     reader_count: int = 0
     why_state_unknown: str = ""
+    times_ahead_ms: int = -1
 
 
 def bytes_behind(ledger: FileStore, index: int, *, unknown: int = 0) -> int:

@@ -29,6 +29,7 @@ class Reported:
     @ivar health: reason why the member does not serve; empty if it serves.
     @ivar machine: its state machine as a text; empty for none.
     @ivar has_times: its log has time entries, or will have.
+    @ivar time_resets: of these, as a text.
     @ivar state_digest: see L{dledger.node.work.state_digests}.
     @ivar version: of its software.
     """
@@ -37,6 +38,7 @@ class Reported:
     health: str
     machine: str = ""
     has_times: bool = False
+    time_resets: str = ""
     state_digest: str = ""
     version: str = ""
 
@@ -51,11 +53,11 @@ class AboutMember:
 
     def __init__(
         self, status: Callable[[], NodeStatus], machine: Callable[[], str], has_times: Callable[[], bool],
-        state_digest: Callable[[], str],
+        time_resets: Callable[[], str], state_digest: Callable[[], str],
     ) -> None:
         """
         @param machine: reports the state machine; empty for none.
-        @param has_times, state_digest: see L{Reported}.
+        @param has_times, time_resets, state_digest: see L{Reported}.
         """
         self.listen = ""
         self.admin = ""
@@ -63,6 +65,7 @@ class AboutMember:
         self._status = status
         self._machine = machine
         self._has_times = has_times
+        self._time_resets = time_resets
         self._state_digest = state_digest
         self._reported: Reported | None = None
 
@@ -71,7 +74,7 @@ class AboutMember:
         if self._reported is None:
             self._reported = Reported(
                 self.reported_admin, reported_health(self._status()), self._machine(), self._has_times(),
-                self._state_digest(), self.version,
+                self._time_resets(), self._state_digest(), self.version,
             )
         return self._reported
 

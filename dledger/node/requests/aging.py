@@ -11,6 +11,7 @@ from collections.abc import Callable
 from twisted.internet.defer import Deferred
 
 from dledger.node.requests.appends import AppendResult
+from dledger.node.requests.group_clock import GroupClock
 from dledger.storage.store.file_store import FileStore
 from protocols.wire.ledger.own.age_entries import AGE_STEP_MS, encode_age_entry
 from protocols.wire.ledger.own.own_entries import AGE_CHANNEL
@@ -24,13 +25,13 @@ class ProducerAging:
 
     def __init__(
         self, ledger: FileStore, limit_ms: int, *, is_leader: Callable[[], bool],
-        wall_s: Callable[[], float], append: Callable[[int, bytes], Deferred[AppendResult]],
+        clock: GroupClock, append: Callable[[int, bytes], Deferred[AppendResult]],
     ) -> None:
         """@param limit_ms: producers that are quiet for longer are forgotten; 0: none is."""
         self._ledger = ledger
         self._limit_ms = limit_ms
         self._is_leader = is_leader
-        self._wall_s = wall_s
+        self._clock = clock
         self._append = append
         self._is_waiting = False
         self._next_s = 0.0
@@ -42,8 +43,8 @@ class ProducerAging:
             return
         if not group.state.has_producers or not self._is_leader():
             return
-        clock_ms = max(int(self._wall_s() * 1000), 0)
-        if 0 <= group.clock_ms and clock_ms - group.clock_ms < AGE_STEP_MS:
+        clock_ms = self._clock.now_ms()
+        if clock_ms < 0 or (0 <= group.clock_ms and clock_ms - group.clock_ms < AGE_STEP_MS):
             return
         self._is_waiting = True
         self._next_s = now_s + AGAIN_S

@@ -6,8 +6,8 @@ Rule 1: the first bodies of a term come after a time entry of that term, and all
 most C{entry_times_ms} old by the clock of the leader.
 Rule 2: a time entry is never earlier than the one before it, of any leader: if the clock goes back, times
 wait until it has come so far again.
-Rule 3: while it is not known what the log says of times, none is written, and entries of a new term have no
-time.
+Rule 3: while it is not known what the log says of times, or what time it is
+(L{dledger.node.requests.group_clock}), none is written, and entries of a new term have no time.
 """
 
 from __future__ import annotations
@@ -16,15 +16,11 @@ from collections.abc import Callable, Mapping
 
 from dledger.core.state.inputs import AppendProposed, Proposal
 from dledger.core.state.member_state import MemberState
+from dledger.node.requests.group_clock import GroupClock
 from dledger.storage.store.file_store import FileStore
 from dledger.values.ledger.config import DLedgerConfig
 from protocols.wire.ledger.own.own_entries import TIME_CHANNEL
-from protocols.wire.ledger.own.time_entries import (
-    TIME_MS_MAX,
-    TIME_SPAN_BYTES,
-    TIME_SPAN_ENTRIES,
-    encode_time_entry,
-)
+from protocols.wire.ledger.own.time_entries import TIME_SPAN_BYTES, TIME_SPAN_ENTRIES, encode_time_entry
 
 #: The clock of a leader is reported when the log has a time that is later by this, milliseconds.
 CLOCK_BEHIND_MS = 60_000
@@ -39,18 +35,17 @@ class EntryTimes:
     """Decides from what the ledger has; keeps only where the last time entry of this leader was proposed."""
 
     def __init__(
-        self, every_ms: int, *, ledger: FileStore, leading: MemberState, wall_s: Callable[[], float],
+        self, every_ms: int, *, ledger: FileStore, leading: MemberState, clock: GroupClock,
         note: Callable[[str, Mapping[str, object]], None],
     ) -> None:
         """
         @param every_ms: a time entry is written when the one before is this old, and bodies come.
-        @param wall_s: seconds since 1970.
         @param note: writes an event down.
         """
         self._every_ms = every_ms
         self._ledger = ledger
         self._leading = leading
-        self._wall_s = wall_s
+        self._clock = clock
         self._note = note
         self._position = 0
 
@@ -59,20 +54,22 @@ class EntryTimes:
         group, leading = self._ledger.group, self._leading
         if group is None or not leading.is_leader:
             return None
-        last = group.time
-        now_ms = min(max(int(self._wall_s() * 1000), 0), TIME_MS_MAX)
+        last, last_ms, next_ms, now_ms = group.time, 0, 0, self._clock.own_ms()
         if last is not None:
-            if last.time_ms - now_ms >= CLOCK_BEHIND_MS:
-                self._note("clock-behind", {"seconds": (last.time_ms - now_ms) // 1000})
-            now_ms = max(now_ms, last.time_ms)
+            last_ms = last.time_ms
+            if last_ms - now_ms >= CLOCK_BEHIND_MS:
+                self._note("clock-behind", {"seconds": (last_ms - now_ms) // 1000})
             if (
-                last.term == leading.term and now_ms < last.time_ms + self._every_ms
+                last.term == leading.term and self._ledger.end_position < self._position + TIME_SPAN_BYTES
                 and self._ledger.ledger_end_index < last.entry_index + TIME_SPAN_ENTRIES
-                and self._ledger.end_position < self._position + TIME_SPAN_BYTES
             ):
-                return None
+                next_ms = last_ms + self._every_ms
+        # (What the group believes is at most what the own clock shows, which is asked first.)
+        if now_ms < next_ms or (now_ms := self._clock.now_ms()) < next_ms:
+            return None
+        now_ms = max(now_ms, last_ms)
         self._position = self._ledger.end_position
-        return encode_time_entry(now_ms)
+        return encode_time_entry(now_ms, last.resets if last is not None else ())
 
 
 class TimedProposals:

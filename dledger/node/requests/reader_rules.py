@@ -105,12 +105,12 @@ def take(
     holder, share = request.holder, request.share
     proof = proof_of(request.secret)
     mine = holder, proof
-    own = next((part for part in state.parts if part[4:] == mine and part.begin < part.end), None)
+    own = next((part for part in state.parts if part.process == mine and part.begin < part.end), None)
     if own is not None:
         return Decision(None, own)
     # (What this process has done, and what others did whose leases are over, is not needed any more.)
     parts = [
-        part for part in state.parts if part.begin < part.end or (part[4:] != mine and is_live(part))
+        part for part in state.parts if part.begin < part.end or (part.process != mine and is_live(part))
     ]
     live = [part for part in parts if part.begin < part.end and is_live(part)]
     if live and (not share or any(part.end == NO_END for part in live)):
@@ -192,6 +192,13 @@ def release(state: ReaderState, request: ReaderRequest) -> Decision:
     parts = [part._replace(holder="") if part is released else part for part in state.parts]
     kept = tuple(part for part in parts if part.holder or part.begin < part.end)
     return Decision(state._replace(parts=kept))
+
+
+def heard(state: ReaderState, part: ReaderPart) -> Decision:
+    """The process of a part is there: nothing of its lease is over."""
+    there = part._replace(silent_ms=0)
+    parts = tuple(there if one is part else one for one in state.parts)
+    return Decision(state._replace(parts=parts), there)
 
 
 def moved(state: ReaderState, index: int, span: Span) -> Decision:

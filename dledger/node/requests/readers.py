@@ -8,13 +8,16 @@ without an entry, a refusal too, is decided after the leader has proved that it 
 decision about a reader is under way at a time.
 Rule 2: a decision that does not count (somebody else's came first) is answered as not made; the client asks
 again.
-Rule 3: the time of a lease is that of the leader. A new leader counts each lease from when it first sees it,
-so a lease may last longer than it says, never shorter. A process whose lease is over can still commit, until
+Rule 3: leaders count the time of a lease. Renewals write no entry, so a new leader begins with the whole
+lease, or with what an entry says that is left: a leader writes one when nothing has come from the process for
+two fifths of the lease, then after each sixteenth, and so does one that finds the last entry two terms old.
+So a lease may last longer than it says, never shorter. A process whose lease is over can still commit, until
 another one has got its entries.
 Rule 4: what a reader has not done, and the entry that says so, is kept by expiry, up to a bound.
 Rule 5: a renewal counts when it comes, and is answered when nothing earlier about its reader is under way and
 this member has proved that it leads: else it could renew a lease whose entries were just given to another
-process, here or by a later leader.
+process, here or by a later leader. It is an entry itself if the log says that some of the lease is over, or
+may say so by an entry whose outcome is not known.
 Rule 6: while the state of the group is not known, requests are refused and expiry keeps all entries, but
 those that every other member has deleted, which nobody can give back and no reader needed.
 Rule 7: no turn of the reactor takes longer with more readers: lists come in pages, and sweeps in slices.
@@ -23,6 +26,7 @@ Rule 7: no turn of the reactor takes longer with more readers: lists come in pag
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from twisted.internet.defer import Deferred
@@ -59,42 +63,100 @@ _T = TypeVar("_T")
 ASKED_MAX, ASKED_OF_ONE_MAX, LISTS_MAX = 1024, 128, 8
 #: Most readers in one answer to a list, in a slice of a sweep, and in the status of a member.
 PAGE_MAX, SLICE_MAX, SHOWN_MAX = 64, 256, 64
+#: Steps in which the log says how much of a lease is over that is in doubt.
+STEPS = 16
+#: A lease is in doubt if nothing came from its process in this term, and the last entry of its reader is this
+#: many terms older.
+STORM_TERMS = 2
 #: Most characters of a reason in an answer.
 REASON_CHARACTERS_MAX = 300
 
 
+#: Refusals of an append that may be in the log, or come into it.
+UNKNOWN_OUTCOMES = (ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, ResponseCode.TERM_CHANGED)
+
+
+class _Count(NamedTuple):
+    """
+    The count of one lease.
+
+    @ivar silent_ms: what the part said when the count began.
+    @ivar since_ms, left_ms: begin of the count, and how long the lease lasted from there.
+    @ivar is_heard: it began with a word of the process.
+    """
+
+    silent_ms: int
+    since_ms: int
+    left_ms: int
+    is_heard: bool
+
+
 class _Leases:
     """
-    When each reader, and each of its leases, was last heard of, in one term of this member.
+    How long each lease lasts, in one term of this member.
 
-    @ivar _heard_ms: by reader and token.
+    @ivar doubtful: readers whose last entry may still come into the log, or not.
+    @ivar _counts: by reader and token.
     """
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
-        self._heard_ms: dict[str, dict[int, int]] = {}
+        self.doubtful: set[str] = set()
+        self._counts: dict[str, dict[int, _Count]] = {}
         self._term = -1
 
     def begin(self, term: int) -> None:
         """This member leads in C{term}."""
         if term != self._term:
             self._term = term
-            self._heard_ms = {}
+            self._counts = {}
+            self.doubtful = set()  # (It was decided when this leader was ready.)
 
-    def heard(self, name: str, token: int) -> None:
-        """The process with this token is there."""
-        self._heard_ms.setdefault(name, {})[token] = self._now_ms()
+    def heard(self, name: str, part: ReaderPart) -> None:
+        """The process of a part is there."""
+        counts = self._counts.setdefault(name, {})
+        counts[part.token] = _Count(part.silent_ms, self._now_ms(), part.lease_ms, True)
+
+    def noted(self, name: str, part: ReaderPart, since_ms: int) -> None:
+        """The log says since C{since_ms} how much of a lease is over."""
+        left_ms = part.lease_ms - part.silent_ms
+        self._counts.setdefault(name, {})[part.token] = _Count(part.silent_ms, since_ms, left_ms, False)
+
+    def _count(self, name: str, part: ReaderPart) -> _Count:
+        """That of a part. One of which nothing is known, or that the log has changed, begins now."""
+        counts = self._counts.setdefault(name, {})
+        found = counts.get(part.token)
+        if found is None or found.silent_ms != part.silent_ms:
+            self.noted(name, part, self._now_ms())
+            found = counts[part.token]
+        return found
 
     def is_live(self, name: str, part: ReaderPart) -> bool:
-        """Whether the lease of a part is not over; one that was never heard of begins now."""
+        """Whether the lease of a part is not over."""
         if not part.holder:
             return False
-        heard_ms = self._heard_ms.setdefault(name, {}).setdefault(part.token, self._now_ms())
-        return self._now_ms() < heard_ms + part.lease_ms
+        count = self._count(name, part)
+        return self._now_ms() < count.since_ms + count.left_ms
+
+    def silence(self, name: str, part: ReaderPart, is_old: Callable[[], bool]) -> int:
+        """
+        How much of the lease of a part is over, if the log must say so now; else what it says.
+
+        @param is_old: whether the last entry of the reader is L{STORM_TERMS} old.
+        """
+        if not part.holder:
+            return part.silent_ms
+        count, lease_ms = self._count(name, part), part.lease_ms
+        over_ms = min(self._now_ms() - count.since_ms + lease_ms - count.left_ms, lease_ms)
+        more_ms = over_ms - part.silent_ms
+        is_due = over_ms == lease_ms or more_ms * 5 >= lease_ms * 2 or (
+            more_ms * STEPS >= lease_ms and (part.silent_ms > 0 or (not count.is_heard and is_old()))
+        )
+        return over_ms if is_due else part.silent_ms
 
     def gone(self, known: Mapping[str, KnownReader]) -> list[str]:
         """Readers that were heard of, and are no more."""
-        return [name for name in self._heard_ms if name not in known]
+        return [name for name in self._counts if name not in known]
 
     def keep(self, name: str, state: ReaderState | None) -> None:
         """
@@ -103,11 +165,10 @@ class _Leases:
         @param state: None: it is no more.
         """
         if state is None:
-            self._heard_ms.pop(name, None)
+            self._counts.pop(name, None)
             return
-        now_ms, heard = self._now_ms(), self._heard_ms.get(name, {})
-        self._heard_ms[name] = {
-            part.token: heard.get(part.token, now_ms) for part in state.parts if part.holder
+        self._counts[name] = {
+            part.token: self._count(name, part) for part in state.parts if part.holder
         }
 
 
@@ -169,6 +230,7 @@ class ReaderHandler:
         self.reads = reads
         self._broken = broken
         self._counters = counters
+        self._now_ms = now_ms
         self._leases = _Leases(now_ms)
         self.under_way: dict[str, InTurn] = {}
         self._asked = 0
@@ -222,7 +284,16 @@ class ReaderHandler:
     async def _write(self, state: ReaderState, previous: int) -> AppendResult:
         """Append the next state of a reader, which follows its entry at C{previous}."""
         assert self.append is not None, "a broker's log is never asked for it"
-        return await self.append(encode_reader_entry(state._replace(previous=previous)))
+        doubtful = self._leases.doubtful
+        doubtful.add(state.name)
+        try:
+            result = await self.append(encode_reader_entry(state._replace(previous=previous)))
+        except DLedgerError as error:
+            if error.code not in UNKNOWN_OUTCOMES:
+                doubtful.discard(state.name)
+            raise
+        doubtful.discard(state.name)
+        return result
 
     async def _outcome(self, request: ReaderRequest, asker: Asker) -> ReaderResponse:
         """@raise DLedgerError: it is refused, or its outcome is not known."""
@@ -238,7 +309,7 @@ class ReaderHandler:
         if request.does == "list":
             return await self._list(request.name)
         if request.does == "renew":
-            self._leases.heard(request.name, self._leased(request)[1].token)
+            self._leases.heard(request.name, self._leased(request)[1])
             return await self._alone(request.name, lambda: self._renew(request))
         return await self._alone(request.name, lambda: self._decide(request, asker))
 
@@ -313,8 +384,10 @@ class ReaderHandler:
         """See rule 5."""
         await self.reads.read_index()
         state, part = self._leased(request)
-        self._leases.heard(request.name, part.token)
-        return self._reported(state, part)
+        known, decision = self._known().get(request.name), rules.Decision(None, part)
+        if part.silent_ms or request.name in self._leases.doubtful:
+            decision = rules.heard(state, part)
+        return await self._carry_out(request.name, known, decision)
 
     def _reported(self, state: ReaderState, part: ReaderPart | None) -> ReaderResponse:
         token, begin, end = (-1, -1, -1) if part is None else (part.token, part.begin, part.end)
@@ -337,6 +410,10 @@ class ReaderHandler:
         decision = self._decision(request, known, span, asker.owner)
         if decision.state is not None:
             self._check_room(decision.state)
+        part = decision.part
+        if part is not None and (part.silent_ms or (not decision.state and name in self._leases.doubtful)):
+            assert known is not None, "it has a part"
+            decision = rules.heard(decision.state or known.state, part)
         return known, decision
 
     async def _carry_out(
@@ -356,7 +433,7 @@ class ReaderHandler:
             if part is not None and part.token < 0:
                 part = part._replace(token=result.index)
         if part is not None:
-            self._leases.heard(name, part.token)
+            self._leases.heard(name, part)
         return self._reported(state, part)
 
     def _check_room(self, state: ReaderState) -> None:
@@ -481,7 +558,45 @@ class ReaderHandler:
         names, self._to_sweep = self._to_sweep[:SLICE_MAX], self._to_sweep[SLICE_MAX:]
         for name in names:
             one = known.get(name)
-            self._leases.keep(name, None if one is None or one.state.is_forgotten else one.state)
+            is_gone = one is None or one.state.is_forgotten
+            self._leases.keep(name, None if one is None or is_gone else one.state)
+            if one is not None and not is_gone and len(self.under_way) < ASKED_MAX and (
+                name not in self.under_way and self._silences(one)
+            ):
+                note = self._alone(name, partial(self._note_silence, name))
+                Deferred.fromCoroutine(note).addErrback(self._failed)
+
+    def _silences(self, one: KnownReader) -> ReaderState | None:
+        """A state in which more of the leases is over, if the log must say so."""
+        def is_old() -> bool:
+            try:
+                return self._core.member.term - self._ledger.term_of(one.entry_index) >= STORM_TERMS
+            except DLedgerError:
+                return True  # It has expired, or is damaged.
+
+        state = one.state
+        silent = [self._leases.silence(state.name, part, is_old) for part in state.parts]
+        if all(part.silent_ms == one_ms for part, one_ms in zip(state.parts, silent, strict=True)):
+            return None
+        return state._replace(parts=tuple(
+            part._replace(silent_ms=one_ms) for part, one_ms in zip(state.parts, silent, strict=True)
+        ))
+
+    async def _note_silence(self, name: str) -> None:
+        """See rule 3. What is refused is due again."""
+        one, now_ms = self._known().get(name), self._now_ms()
+        state = None if one is None or one.state.is_forgotten else self._silences(one)
+        if one is None or state is None:
+            return
+        try:
+            result = await self._write(state, one.entry_index)
+        except DLedgerError:
+            return
+        after = self._known().get(name)
+        if after is not None and after.entry_index == result.index:
+            for before, part in zip(one.state.parts, state.parts, strict=True):
+                if part != before:
+                    self._leases.noted(name, part, now_ms)
 
 
 def _name(known: KnownReader) -> str:

@@ -7,6 +7,7 @@ Routes each request of a connection to the part that answers it, by a table of t
     APPEND_ONCE            L{AppendRequests}, L{AppendGate}
     SUBMIT, QUERY, SKIP    L{MachineRequests}
     BEGIN_STATE            L{StateOrders}
+    RESET_TIMES            L{TimeOrders}
     READER                 L{ReaderHandler}
     SNAPSHOT               L{SnapshotHandler}
     GET, PULL, SEQUENCE    L{Reads}
@@ -33,6 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import TypeVar
 
 import attrs
 from twisted.internet.defer import Deferred
@@ -59,6 +61,7 @@ from dledger.node.requests.readers import Asker, ReaderHandler
 from dledger.node.requests.refusals import Refusals
 from dledger.node.requests.snapshots import SnapshotHandler
 from dledger.node.requests.state_orders import StateOrders
+from dledger.node.requests.time_orders import TimeOrders
 from dledger.node.work.inside import MemberInside
 from dledger.node.work.reads import Reading, Reads
 from dledger.values.errors import DLedgerError
@@ -80,6 +83,7 @@ from protocols.wire.ledger.messages import (
     PullRequest,
     ReaderRequest,
     Request,
+    ResetTimesRequest,
     Response,
     SequenceRequest,
     VoteResponse,
@@ -277,6 +281,7 @@ class AppendRequests:
 
 #: Answers a request of a client.
 _Answer = Callable[..., None]
+_Order = TypeVar("_Order", BeginStateRequest, ResetTimesRequest)
 #: Answers a request that names its sender. @return: whether the connection goes on.
 _AnswerNamed = Callable[..., bool]
 
@@ -289,7 +294,7 @@ class Answerers:
     @ivar machine: the requests to the state machine.
     @ivar readers: those of named readers.
     @ivar snapshots: those for snapshots, of other members.
-    @ivar state_orders: those of operators about the state of the group.
+    @ivar state_orders, time_orders: those of operators about the state of the group, about its times.
     """
 
     appends: AppendGate
@@ -298,6 +303,7 @@ class Answerers:
     readers: ReaderHandler
     snapshots: SnapshotHandler
     state_orders: StateOrders
+    time_orders: TimeOrders
 
 
 @attrs.frozen(kw_only=True)
@@ -341,7 +347,6 @@ class RequestRouter:
         self._machine = answerers.machine
         self._snapshots = answerers.snapshots
         self._readers = answerers.readers
-        self._state_orders = answerers.state_orders
         self._append_for = answerers.appends.append_for
         self._refuse = refusals.refuse
         self._places: Places = EndlessPlaces()
@@ -356,7 +361,8 @@ class RequestRouter:
         self._of_clients: dict[type[Request], _Answer] = {
             AppendIfRequest: appends.append_if, AppendOnceRequest: appends.append_once,
             SubmitRequest: appends.submit, ReaderRequest: self._reader, SkipRequest: self._skip,
-            BeginStateRequest: self._begin_state,
+            BeginStateRequest: partial(self._order, answerers.state_orders.begin_anew),
+            ResetTimesRequest: partial(self._order, answerers.time_orders.reset),
             GetRequest: self._read, PullRequest: self._read, SequenceRequest: self._read,
             QueryRequest: self._read,
         }
@@ -512,15 +518,15 @@ class RequestRouter:
         else:
             self._machine.ask(connection, ticket, request)
 
-    def _begin_state(
-        self, connection: ServerConnection, ticket: Ticket, request: BeginStateRequest
+    def _order(
+        self, give: Callable[[_Order], Deferred[Response]], connection: ServerConnection, ticket: Ticket,
+        request: _Order,
     ) -> None:
         refusal = self.access.refusal_of_change(connection, request)
         if refusal is not None:
             self._refuse(connection, ticket, request, refusal)
         else:
-            answered = self._state_orders.begin_anew(request)
-            answered.addCallback(partial(connection.answer, ticket)).addErrback(self._broken)
+            give(request).addCallback(partial(connection.answer, ticket)).addErrback(self._broken)
 
     def _broken(self, failure: Failure) -> None:
         assert failure.value is not None
@@ -558,7 +564,8 @@ class RequestRouter:
             answer = attrs.evolve(answer, wire_version=answer.wire_version | flags)
         return attrs.evolve(
             answer, admin=reported.admin, health=reported.health, machine=reported.machine,
-            has_times=reported.has_times, state_digest=reported.state_digest, version=reported.version,
+            has_times=reported.has_times, time_resets=reported.time_resets,
+            state_digest=reported.state_digest, version=reported.version,
         )
 
     def _turned_away(self, connection: ServerConnection, request: MetadataRequest) -> bool:

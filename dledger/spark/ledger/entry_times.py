@@ -4,10 +4,13 @@ The column C{time}: when a leader wrote each entry, by the time entries of the l
 (L{protocols.wire.ledger.own.time_entries}; docs/times.md).
 
 A part may begin between two time entries: then what is before it is read, a little first, and more while none
-is found. A damaged record may have been a time entry, so entries after it have no time up to the next one.
+is found. The last time entry of the log lists the resets of times: no time before one is shown as later. A
+damaged record may have been a time entry, so entries after it have no time up to the next one.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -22,8 +25,12 @@ from protocols.wire.ledger.own.own_entries import TIME_CHANNEL
 from protocols.wire.ledger.own.time_entries import (
     LOOK_BACK_BYTES,
     LOOK_BACK_ENTRIES,
+    RESETS_MAX,
     TIME_ENTRY_BYTES,
     TIME_MAGIC,
+    TIME_RESET_BYTES,
+    TimeNote,
+    TimeReset,
     decode_time_entry,
 )
 
@@ -32,6 +39,7 @@ _WORD = np.dtype(">i4")
 _FIRST_SPAN, _GROWTH = 16, 16
 #: No term is this one.
 _NONE = -1
+_UNKNOWN = TimeNote(0)
 
 
 class TimesOfEntries:
@@ -39,9 +47,11 @@ class TimesOfEntries:
 
     def __init__(self, log: ScannedLog) -> None:
         self._log = log
+        self._resets: Sequence[TimeReset] | None = None
         self._next = -1
         self._term = _NONE  # of the last time entry before C{_next}
         self._time_ms = 0
+        self._listed: Sequence[TimeReset] = ()  # by that one
 
     def of(self, chunk: Chunk, headers: FixedParts, is_sound: NDArray[np.bool_]) -> pa.Array:
         """
@@ -49,10 +59,12 @@ class TimesOfEntries:
 
         @param is_sound: which records are as they were written.
         """
+        if self._resets is None:
+            self._resets = self._look_at_end()
         if self._next != chunk.first:
             self._look_back(chunk.first)
-        places, terms, times = _time_entries(chunk, headers, is_sound)
-        return self._filled(chunk, headers, places, terms, times)
+        places, terms, notes = _time_entries(chunk, headers, is_sound)
+        return self._filled(chunk, headers, places, terms, [note.time_ms for note in notes])
 
     def _filled(
         self, chunk: Chunk, headers: FixedParts, places: list[int], terms: list[int], times: list[int]
@@ -64,8 +76,19 @@ class TimesOfEntries:
         if terms:
             self._term = terms[-1]
             self._time_ms = times[-1]
+        indexes = np.arange(chunk.first, chunk.first + chunk.count)
+        for index, reset_ms in self._resets or ():
+            known_times = np.where(indexes < index, np.minimum(known_times, reset_ms), known_times)
         is_null = (known_terms != headers["term"].astype(np.int64)) | (headers["chain_crc"] == 0)
         return pa.array(known_times * 1000, pa.int64(), mask=is_null).cast(TIME)
+
+    def _look_at_end(self) -> Sequence[TimeReset]:
+        """The resets that the last time entry lists; none if it is not found."""
+        try:
+            self._look_back(self._log.extent().end)
+        except ReadError:
+            pass
+        return self._listed
 
     def _look_back(self, index: int) -> None:
         """Learn the time entry before C{index}, if the log has one within its bounds."""
@@ -86,36 +109,39 @@ class TimesOfEntries:
         """The time entries of an earlier chunk count. @return: bytes of the chunk."""
         assert chunk.data is not None
         headers = gather(chunk.data, chunk.starts[:-1], HEADER_DTYPE)
-        _places, terms, times = _time_entries(chunk, headers, check_headers(chunk, headers))
+        _places, terms, notes = _time_entries(chunk, headers, check_headers(chunk, headers))
         if terms:
             self._term = terms[-1]
-            self._time_ms = times[-1]
+            self._time_ms = notes[-1].time_ms
+            self._listed = next((note.resets for note in reversed(notes) if note is not _UNKNOWN), ())
         return len(chunk.data)
 
 
 def _time_entries(
     chunk: Chunk, headers: FixedParts, is_sound: NDArray[np.bool_]
-) -> tuple[list[int], list[int], list[int]]:
+) -> tuple[list[int], list[int], list[TimeNote]]:
     """
     Of a chunk.
 
-    @return: number of the record, term and time of each time entry; of a record that may be one, no term.
+    @return: number of the record, term and content of each time entry; of a record that may be one, no term.
     """
     assert chunk.data is not None
     is_like = (headers["channel"] == TIME_CHANNEL) & (headers["chain_crc"] != 0) & is_sound
-    is_like &= np.diff(chunk.starts) == _SIZE
+    sizes = np.diff(chunk.starts)
+    is_like &= (sizes >= _SIZE) & (sizes <= _SIZE + RESETS_MAX * TIME_RESET_BYTES)
     likely = np.flatnonzero(is_like)
     words = gather(chunk.data, chunk.starts[:-1][likely] + ENTRY_HEADER_SIZE, _WORD)
     is_one = np.zeros(chunk.count, dtype=np.bool_)
     is_one[likely[words == TIME_MAGIC]] = True
     places = np.flatnonzero(is_one | ~is_sound).tolist()
-    terms, times = [_NONE] * len(places), [0] * len(places)
+    terms, notes = [_NONE] * len(places), [_UNKNOWN] * len(places)
     for number, place in enumerate(places):
         if is_one[place]:
             at = int(chunk.starts[place])
             try:
-                times[number] = decode_time_entry(bytes(chunk.data[at + ENTRY_HEADER_SIZE : at + _SIZE]))
+                body = bytes(chunk.data[at + ENTRY_HEADER_SIZE : int(chunk.starts[place + 1])])
+                notes[number] = decode_time_entry(body).at(chunk.first + place)
                 terms[number] = int(headers["term"][place])
             except WireError:
                 pass  # (Damaged, or of a later version.)
-    return places, terms, times
+    return places, terms, notes

@@ -36,6 +36,7 @@ from protocols.wire.errors import WireError
 from protocols.wire.layout import struct_of
 from protocols.wire.ledger.own.own_entries import SLOT_MAX
 from protocols.wire.ledger.own.state_entries import STATE_DIGEST_BYTES
+from protocols.wire.ledger.own.time_entries import RESETS_MAX, TIME_RESET_DECLARATION, TimeReset
 from protocols.wire.ledger.producers import NUMBERED_RUN, RUNS_MAX
 from protocols.wire.ledger.readers import decode_reader_entry, encode_reader_entry
 
@@ -65,6 +66,7 @@ STATE_FIXED_DECLARATION = Struct(
     "time_index" / Int64sb,  # of the last time entry; -1: none
     "time_term" / Int64sb,
     "time_ms" / Int64sb,
+    "time_resets" / Int8ub,  # their number: they follow, as in a time entry
     "hidden" / Int64sb,  # number of hidden entries
     "producers" / Int32ub,  # their number: they follow, then the readers, then the runs of hidden entries
     "readers" / Int32ub,
@@ -85,7 +87,7 @@ STATE_READER_DECLARATION = Struct(
 )
 _HEAD, _FIXED = struct_of(STATE_DECLARATION), struct_of(STATE_FIXED_DECLARATION)
 _PRODUCER = struct_of(STATE_PRODUCER_DECLARATION)
-_READER = struct_of(STATE_READER_DECLARATION)
+_READER, _RESET = struct_of(STATE_READER_DECLARATION), struct_of(TIME_RESET_DECLARATION)
 _CRC_FROM = 12
 #: A step of encoding or decoding ends after this many bytes: some milliseconds of a slow machine.
 STEP_BYTES = 64 * 1024
@@ -165,11 +167,11 @@ def digesting(state: StateCapture) -> Generator[None, None, int]:
 
 def _pieces_of(state: StateCapture) -> Iterator[bytes]:
     """The bytes after the head. Equal states have equal ones: producers come in the order of their slots."""
-    time = state.time or NotedTime(-1, -1, -1)
+    *time, resets = state.time or NotedTime(-1, -1, -1)
     yield _FIXED.pack(
-        state.age_ms, state.clock_ms, state.has_forgotten, *time, state.hidden, state.producers,
+        state.age_ms, state.clock_ms, state.has_forgotten, *time, len(resets), state.hidden, state.producers,
         len(state.readers), len(state.hidden_runs),
-    )
+    ) + b"".join(_RESET.pack(*one) for one in resets)
     for number in sorted(state.pages):
         page, parts = state.pages[number], list[bytes]()
         for at in sorted(page):
@@ -235,11 +237,16 @@ def decoding(data: bytes | bytearray) -> Generator[None, None, StoredState]:
 
 def _filling(state: GroupState, data: bytes | bytearray, end: int) -> Generator[None, None, None]:
     at, step_end = _HEAD.size, _HEAD.size + STEP_BYTES
-    (state.age_ms, state.clock_ms, has_forgotten, *time, state.hidden, producers, readers,
+    (state.age_ms, state.clock_ms, has_forgotten, *time, resets, state.hidden, producers, readers,
      hidden) = _FIXED.unpack_from(data, at)
     state.has_forgotten = bool(has_forgotten)
-    state.time = NotedTime(*time) if time[0] >= 0 else None
     at += _FIXED.size
+    reset_end = at + resets * _RESET.size
+    if resets > RESETS_MAX or reset_end > end:
+        raise WireError(f"group state: {resets} resets of times, at most {RESETS_MAX} are allowed")
+    found = tuple(map(TimeReset._make, _RESET.iter_unpack(data[at:reset_end])))
+    state.time = NotedTime(time[0], time[1], time[2], found) if time[0] >= 0 else None
+    at = reset_end
     for _ in range(producers):
         slot, used_ms, last, runs, length, owner_length = _PRODUCER.unpack_from(data, at)
         at += _PRODUCER.size

@@ -219,8 +219,9 @@ FOCUSES: Mapping[str, tuple[float, Focus]] = {
         group={**_OURS, "clients_wire": "binary"},
     )),
     "times-and-clocks": (2, Focus(
-        settings={"entry_times_ms": 50},
-        faults=("jump_clock", "jump_clock", "transfer", "kill", "isolate", "change_members", "wipe"),
+        settings={"entry_times_ms": 50, "entry_times_ahead_ms": 60_000},
+        faults=("jump_clock", "jump_clock", "jump_clock", "reset_times", "transfer", "kill", "isolate",
+                "change_members", "wipe"),
         pace_s=0.8, load={"exact": 0.5}, group=_OURS,
     )),
     "java-like-peers": (2, Focus(

@@ -169,6 +169,8 @@ class DLedgerConfig:
         0: never. See [exactly once](exactly-once.md#how-long-the-log-remembers)
     @ivar entry_times_ms: (ms) the leader notes in the log when it writes entries, as exactly as this; 0: it
         does not. 100 costs one entry in 100 ms at most. See [times](times.md)
+    @ivar entry_times_ahead_ms: (ms) a leader whose clock is further ahead of what a majority of the voters
+        say notes their time
     @ivar machine_snapshot_entries: (entries) a snapshot of the state machine is taken after this number of
         entries; 0: not by entries. See [machines](machines.md)
     @ivar machine_snapshot_bytes: (bytes) the same, after this many bytes of bodies; 0: not by bytes
@@ -229,6 +231,7 @@ class DLedgerConfig:
     expire_only_archived: bool = flag_option(False)
 
     entry_times_ms: int = number_option(0, 0, 3_600_000)
+    entry_times_ahead_ms: int = number_option(3_600_000, 1000, 86_400_000)
     machine_snapshot_entries: int = number_option(100_000, 0)
     machine_snapshot_bytes: int = number_option(256 * 1024 * 1024, 0)
 

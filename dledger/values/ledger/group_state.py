@@ -54,7 +54,7 @@ from protocols.wire.ledger.own.own_entries import (
 )
 from protocols.wire.ledger.own.session_entries import Session, decode_session_entry
 from protocols.wire.ledger.own.state_entries import StateEntry, StateWord, decode_state_entry
-from protocols.wire.ledger.own.time_entries import decode_time_entry
+from protocols.wire.ledger.own.time_entries import TimeNote, TimeReset, decode_time_entry
 from protocols.wire.ledger.owners import may_use
 from protocols.wire.ledger.producers import NUMBERED_RUN, RUNS_MAX
 from protocols.wire.ledger.readers import ReaderState, decode_reader_entry
@@ -142,11 +142,12 @@ class Producer(NamedTuple):
 
 
 class NotedTime(NamedTuple):
-    """A time entry, and its place. @ivar time_ms: milliseconds since 1970."""
+    """A time entry, and its place. @ivar time_ms, resets: as of L{TimeNote}; each reset has its index."""
 
     entry_index: int
     term: int
     time_ms: int
+    resets: tuple[TimeReset, ...] = ()
 
 
 class Known(Enum):
@@ -179,7 +180,7 @@ class Verdict(NamedTuple):
 
 
 #: What an entry says, if it changes the state: the log's own one; or a producer as it is after its entries.
-_Said = tuple[Session, ...] | ReaderState | AgeEntry | StateEntry | int | Producer | None
+_Said = tuple[Session, ...] | ReaderState | AgeEntry | StateEntry | TimeNote | Producer | None
 
 
 def _said(marked: Marked) -> _Said:
@@ -191,7 +192,7 @@ def _said(marked: Marked) -> _Said:
         if channel == READER_CHANNEL:
             return decode_reader_entry(marked.body)
         if channel == TIME_CHANNEL:
-            return decode_time_entry(marked.body)
+            return decode_time_entry(marked.body).at(marked.first_index)
         if channel == AGE_CHANNEL:
             return decode_age_entry(marked.body)
         if channel == STATE_CHANNEL:
@@ -274,8 +275,8 @@ class _Layer:
             self.put(producer)
             return producer
         if channel == TIME_CHANNEL:
-            assert isinstance(said, int)
-            self.time = NotedTime(marked.first_index, marked.term, said)
+            assert isinstance(said, TimeNote)
+            self.time = NotedTime(marked.first_index, marked.term, *said)
         elif channel == SESSION_CHANNEL:
             assert type(said) is tuple
             self._bind(marked, said)  # type: ignore[arg-type]

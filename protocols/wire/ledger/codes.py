@@ -43,6 +43,7 @@ class RequestCode(IntEnum):
     SKIP = 51915
     BEGIN_STATE = 51916
     SEQUENCE = 51917
+    RESET_TIMES = 51918
 
 
 class VoteResult(IntEnum):

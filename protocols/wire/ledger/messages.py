@@ -122,6 +122,8 @@ class MetadataResponse(Response):
     @ivar machine: I{ours}, only in JSON: see L{protocols.wire.ledger.machines.decode_reported_machine}.
     @ivar has_times: I{ours}, only in JSON: the log has time entries, or will have
         (L{protocols.wire.ledger.own.time_entries}).
+    @ivar time_resets: I{ours}, only in JSON: the resets of these times, see
+        L{protocols.wire.ledger.own.time_entries.decode_resets}.
     @ivar state_digest: I{ours}, only in JSON: the digest of the state of the group that the member took last:
         index and term of the entry, and 16 hexadecimal digits, with C{:} between them; empty: it took none.
     @ivar is_rival: I{ours}, only in JSON: another process than the one that asked answers at the address of
@@ -146,6 +148,7 @@ class MetadataResponse(Response):
     is_rival: bool = False
     machine: str = ""
     has_times: bool = False
+    time_resets: str = ""
     state_digest: str = ""
     version: str = ""
 
@@ -257,6 +260,22 @@ class BeginStateResponse(Response):
     kind: ClassVar[RequestCode] = RequestCode.BEGIN_STATE
     index: int = -1
     reason: str = ""
+
+
+@value_class(kw_only=True)
+class ResetTimesRequest(Request):
+    """Let the times of the log go on from what a majority of the clocks show, see docs/times.md."""
+
+    kind: ClassVar[RequestCode] = RequestCode.RESET_TIMES
+    role: ClassVar[Role] = "admin"
+    price: ClassVar[int] = 8
+
+
+@value_class(kw_only=True)
+class ResetTimesResponse(BeginStateResponse):
+    """Fields as of L{BeginStateResponse}."""
+
+    kind: ClassVar[RequestCode] = RequestCode.RESET_TIMES
 
 
 @value_class(kw_only=True)
@@ -438,11 +457,13 @@ class VoteResponse(Response):
     """
     @ivar vote_result: the voter's answer; C{term} is the voter's term.
     @ivar pre_vote: I{ours}: this answers a pre-vote.
+    @ivar clock_ms: I{ours}: what the clock of the voter shows, milliseconds since 1970; -1: it does not say.
     """
 
     kind: ClassVar[RequestCode] = RequestCode.VOTE
     vote_result: VoteResult = VoteResult.UNKNOWN
     pre_vote: bool = False
+    clock_ms: int = -1
 
 
 @value_class(kw_only=True)
@@ -458,9 +479,10 @@ class HeartBeatRequest(Request):
 
 @value_class(kw_only=True)
 class HeartBeatResponse(Response):
-    """Has no fields of its own beside the code."""
+    """@ivar clock_ms: I{ours}: as of L{VoteResponse}."""
 
     kind: ClassVar[RequestCode] = RequestCode.HEART_BEAT
+    clock_ms: int = -1
 
 
 @final

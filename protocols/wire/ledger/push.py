@@ -45,6 +45,7 @@ from protocols.wire.ledger.messages import (
     GetRequest,
     GetResponse,
     HeartBeatRequest,
+    HeartBeatResponse,
     LeadershipTransferRequest,
     LedgerMessage,
     MetadataResponse,
@@ -354,16 +355,17 @@ def _read_vote_request(numbers: tuple[int, ...], rest: Rest) -> _Fields:
 
 
 def _write_vote_response(message: VoteResponse) -> _Written:
-    return (message.code, message.vote_result, message.pre_vote), []
+    return (message.code, message.vote_result, message.pre_vote, message.clock_ms), []
 
 
 def _read_vote_response(numbers: tuple[int, ...], rest: Rest) -> _Fields:
-    code, result, pre_vote = numbers
+    code, result, pre_vote, clock_ms = numbers
     vote_result = VoteResult(result) if result < len(VoteResult) else VoteResult.UNKNOWN
     return {
         "code": _response_code(code),
         "vote_result": vote_result,
         "pre_vote": _flag(pre_vote, "pre_vote"),
+        "clock_ms": clock_ms,
     }
 
 
@@ -373,6 +375,15 @@ def _write_heart_beat_request(message: HeartBeatRequest) -> _Written:
 
 def _read_heart_beat_request(numbers: tuple[int, ...], rest: Rest) -> _Fields:
     return {"heart_beat_interval_ms": numbers[0]}
+
+
+def _write_heart_beat_response(message: HeartBeatResponse) -> _Written:
+    return (message.code, message.clock_ms), []
+
+
+def _read_heart_beat_response(numbers: tuple[int, ...], rest: Rest) -> _Fields:
+    code, clock_ms = numbers
+    return {"code": _response_code(code), "clock_ms": clock_ms}
 
 
 def _write_push_request(message: PushEntryRequest) -> _Written:
@@ -473,7 +484,7 @@ _RESPONSES: Mapping[RequestCode, tuple[Callable[..., _Written], _Reader]] = {
     RequestCode.GET: (_write_get_response, _read_get_response),
     RequestCode.PULL: (_write_pull_response, _read_pull_response),
     RequestCode.VOTE: (_write_vote_response, _read_vote_response),
-    RequestCode.HEART_BEAT: (_only_code, _read_code),
+    RequestCode.HEART_BEAT: (_write_heart_beat_response, _read_heart_beat_response),
     RequestCode.PUSH: (_write_push_response, _read_push_response),
     RequestCode.LEADERSHIP_TRANSFER: (_only_code, _read_code),
     RequestCode.APPEND_ONCE: (_write_append_once_response, _read_append_once_response),

@@ -115,9 +115,11 @@ VOTE_REQUEST_DECLARATION = Struct(
     "pre_vote" / Int8ub,  # 0 or 1
     "transfer" / Int8ub,  # 0 or 1
 )
-VOTE_RESPONSE_DECLARATION = Struct(*_BASE, *_CODE, "vote_result" / Int8ub, "pre_vote" / Int8ub)
+VOTE_RESPONSE_DECLARATION = Struct(
+    *_BASE, *_CODE, "vote_result" / Int8ub, "pre_vote" / Int8ub, "clock_ms" / Int64sb
+)
 HEART_BEAT_REQUEST_DECLARATION = Struct(*_BASE, "heart_beat_interval_ms" / Int32sb)
-HEART_BEAT_RESPONSE_DECLARATION = Struct(*_BASE, *_CODE)
+HEART_BEAT_RESPONSE_DECLARATION = Struct(*_BASE, *_CODE, "clock_ms" / Int64sb)
 PUSH_REQUEST_DECLARATION = Struct(
     *_BASE,
     "type" / Int8ub,  # 0 APPEND, 1 COMMIT, 2 COMPARE, 3 TRUNCATE, 4 an APPEND of a chunk

@@ -53,6 +53,7 @@ READER_PART_DECLARATION = Struct(
     "token" / Int64sb,  # index of the reader entry that gave it to its process; -1: this one
     "lease_ms" / Int32sb,
     "proof" / Int64sb,  # of the secret of its process; 0: it has none
+    "silent_ms" / Int32sb,  # that part of the lease is over, as nothing came from its process
     "holder_length" / Int16ub,  # bytes of the id of the process, which follows; 0: given back
 )
 _HEADER = struct_of(READER_ENTRY_DECLARATION)
@@ -69,6 +70,8 @@ class ReaderPart(NamedTuple):
     @ivar token: fencing token, index of the entry that gave it; -1 in an entry that is not written yet.
     @ivar holder: id of the process; empty: given back.
     @ivar proof: of its secret, see L{protocols.wire.ledger.owners.proof_of}.
+    @ivar silent_ms: what of the lease was over at this entry, as leaders had waited that long for a word of
+        the process. Its next word is answered only when an entry with 0 is committed.
     """
 
     begin: int
@@ -77,6 +80,12 @@ class ReaderPart(NamedTuple):
     lease_ms: int
     holder: str
     proof: int = 0
+    silent_ms: int = 0
+
+    @property
+    def process(self) -> tuple[str, int]:
+        """By which its process is known."""
+        return self.holder, self.proof
 
 
 class ReaderState(NamedTuple):
@@ -135,9 +144,9 @@ def encode_reader_entry(state: ReaderState) -> bytes:
     raw, account = state.name.encode(), state.owner.encode()
     assert 0 < len(raw) <= READER_NAME_BYTES_MAX and len(state.parts) <= READER_PARTS_MAX, state
     pieces = [raw, account]
-    for begin, end, token, lease_ms, holder, proof in state.parts:
+    for begin, end, token, lease_ms, holder, proof, silent_ms in state.parts:
         who = holder.encode()
-        pieces += [_PART.pack(begin, end, token, lease_ms, proof, len(who)), who]
+        pieces += [_PART.pack(begin, end, token, lease_ms, proof, silent_ms, len(who)), who]
     head = _HEADER.pack(
         READER_MAGIC, READER_ENTRY_VERSION, 0, state.previous, state.given_index, state.is_forgotten,
         len(state.parts), len(raw), len(account),
@@ -168,14 +177,14 @@ def decode_reader_entry(body: bytes) -> ReaderState:
     for _ in range(count):
         if at + _PART.size > len(body):
             raise WireError(f"reader entry: {len(parts)} parts of {count}")
-        begin, end, token, lease_ms, proof, length = _PART.unpack_from(body, at)
+        begin, end, token, lease_ms, proof, silent_ms, length = _PART.unpack_from(body, at)
         holder, at = _text(body, at + _PART.size, length)
-        if not behind <= begin <= end <= given_index or token < -1 or lease_ms < 0 or (
+        if not behind <= begin <= end <= given_index or token < -1 or not 0 <= silent_ms <= lease_ms or (
             holder and reader_name_problem(holder)
         ):
             raise WireError(f"reader entry: a part of {begin} to {end} after {behind} is malformed")
         behind = end
-        parts.append(ReaderPart(begin, end, token, lease_ms, holder, proof))
+        parts.append(ReaderPart(begin, end, token, lease_ms, holder, proof, silent_ms))
     problem = reader_name_problem(name)
     if problem or at != len(body) or count > READER_PARTS_MAX or is_forgotten > 1 or (
         previous < -1 or not 0 <= given_index <= NO_END or owner_length > OWNER_BYTES_MAX

@@ -284,7 +284,13 @@ class Nemesis:
 
     def _jump_clock(self) -> None:
         """A member's wall clock jumps by hours or days."""
-        self._member().wall_offset_s += (self._rng.random() - 0.3) * self._rng.choice((3600, 86400, 1e6))
+        self._member().jump_clock((self._rng.random() - 0.3) * self._rng.choice((3600, 86400, 1e6)))
+
+    def _reset_times(self) -> None:
+        """An operator resets the times of the log; it is refused unless they are ahead."""
+        leader = self._cluster.leader
+        if leader is not None:
+            leader.call(lambda node: node.reset_times().addErrback(lambda _: None))
 
     def _reconfigure(self) -> None:
         """A member is stopped, and starts again with other options."""

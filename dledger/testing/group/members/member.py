@@ -234,6 +234,11 @@ class SimMember:
         check_readers(self.world.readers, self.world.invariants, self)
         return self.driver
 
+    def jump_clock(self, seconds: float) -> None:
+        """The wall clock jumps."""
+        before_s, self.wall_offset_s = self.wall_offset_s, self.wall_offset_s + seconds
+        self.world.times.jumped(self.member_id, self.world.clock.now_us, before_s, self.wall_offset_s)
+
     def _local_time(self) -> tuple[float, int]:
         self.disk.now_s = now_s = self.world.clock.now_us / 1e6 + self.wall_offset_s
         return now_s, int(now_s / 3600) % 24

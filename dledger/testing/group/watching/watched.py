@@ -191,6 +191,7 @@ class WatchedDriver(Driver):
                     break
         elif isinstance(happened, ev.AppendProposed):
             self.outcomes.proposed(happened.proposals)
+            member.world.times.proposed(member, happened.proposals, member.world.clock.now_us)
             for proposal in happened.proposals:
                 self.appends[proposal.token] = proposal.bodies
         elif isinstance(happened, ev.ReadRequested):
