@@ -338,7 +338,8 @@ class DLedgerCore:
         member.peers.heard(peer_id, response.wire_version, member.out.now_ms)
         if type(response) is HeartBeatResponse:
             member.peers.heard_state(peer_id, response.wire_version, member.out.now_ms, response.code)
-        if isinstance(response, HeartBeatResponse | VoteResponse):
+            member.peers.clocks.heard(peer_id, response.clock_ms, member.out.now_ms)
+        elif type(response) is VoteResponse:
             member.peers.clocks.heard(peer_id, response.clock_ms, member.out.now_ms)
         if is_ahead and not isinstance(response, _INFORMATION):  # nothing that binds
             self._pass_term_gate(response.term, type(response).__name__)

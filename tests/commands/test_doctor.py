@@ -23,11 +23,11 @@ from dledger.cli.ledger.doctor import (
     LOOK,
     PROBES,
     WRONG,
-    Finding,
-    of_backup,
-    of_directory,
-    of_group,
-    of_status,
+    Diagnosis,
+    backup_diagnosis,
+    directory_diagnoses,
+    group_diagnoses,
+    member_diagnoses,
 )
 from tests.commands.fakes import CliCase, info
 from tests.processes.members import ROOT
@@ -49,7 +49,7 @@ def group(**facts: Any) -> list[MemberReport]:
 class FindingCase(CliCase):
     """Findings."""
 
-    def one(self, found: Iterable[Finding], level: str, *words: str) -> None:
+    def one(self, found: Iterable[Diagnosis], level: str, *words: str) -> None:
         """Exactly one finding, with a meaning and a way to mend it."""
         (finding,) = found
         self.assertEqual(finding.level, level, finding)
@@ -64,15 +64,15 @@ class GroupTests(FindingCase):
 
     def test_group(self) -> None:
         """Well; silent, ill and old members; no leader; numbers of members that bear less."""
-        self.one(of_group(group()), FINE, "3 members serve")
-        self.one(of_group(group(problem="connection refused")), WRONG, "does not answer at h:1")
-        self.one(of_group(group(health="disk full")), WRONG, "disk full")
-        level = [one.level for one in of_group(group(version="2"))]
+        self.one(group_diagnoses(group()), FINE, "3 members serve")
+        self.one(group_diagnoses(group(problem="connection refused")), WRONG, "does not answer at h:1")
+        self.one(group_diagnoses(group(health="disk full")), WRONG, "disk full")
+        level = [one.level for one in group_diagnoses(group(version="2"))]
         self.assertEqual(level, [LOOK, FINE])
-        (no_leader, *_) = of_group([report("n0"), report("n1"), report("n2")])
+        (no_leader, *_) = group_diagnoses([report("n0"), report("n1"), report("n2")])
         self.assertEqual((no_leader.level, no_leader.found), (WRONG, "no member leads"))
         for members, bears in ((("n0",), "0"), (("n0", "n1"), "0"), (("n0", "n1", "n2", "n3"), "1, as 3")):
-            (found, _fine) = of_group([report("n0", role="leader", members=members)])
+            (found, _fine) = group_diagnoses([report("n0", role="leader", members=members)])
             self.assertEqual((found.level, f"the loss of {bears}" in found.means), (LOOK, True), found)
 
 
@@ -81,12 +81,13 @@ class StatusTests(FindingCase):
 
     def test_well(self) -> None:
         """Nothing to say; a value of a wrong type is nothing."""
-        self.assertEqual([*of_status("n0", {})], [])
+        self.assertEqual([*member_diagnoses("n0", {})], [])
         well = {"disk_free_bytes": 50, "disk_total_bytes": 100, "uptime_s": 1000.0, "stall_s": 1.0,
                 "readers": [], "tls_expires_s": 90 * 86400.0,
                 "fsync": {"bounds": [0.01, 1.0], "counts": [1000, 1, 0]}}
-        self.assertEqual([*of_status("n0", well)], [])
-        self.assertEqual([*of_status("n0", {"fsync": "x", "readers": "x", "machine": 7, "stall_s": "x"})], [])
+        self.assertEqual([*member_diagnoses("n0", well)], [])
+        strange = {"fsync": "x", "readers": "x", "machine": 7, "stall_s": "x"}
+        self.assertEqual([*member_diagnoses("n0", strange)], [])
 
     def test_each(self) -> None:
         """Each has a level."""
@@ -100,12 +101,13 @@ class StatusTests(FindingCase):
             ({"set_aside_files": 1, "set_aside_bytes": 5}, LOOK, "1 files (5 bytes)"),
             ({"tls_expires_s": 20 * 86400.0}, LOOK, "ends in 20 days"),
             ({"tls_expires_s": 86400.0}, WRONG, "ends in 1 days"),
+            ({"times_ahead_ms": 7_200_000}, WRONG, "7200 s ahead"),
             ({"connections_refused": 3}, LOOK, "3 connections were refused"),
             ({"machine": {"snapshot_problem": "no room"}}, WRONG, "no room"),
             ({"machine": {"log_kept": "a reader needs it"}}, LOOK, "a reader needs it"),
             ({"readers": [{"name": "r", "lag": 200_000}, {"name": "s", "lag": 5}]}, LOOK, "reader r lacks"),
         ):
-            self.one(of_status("n0", page), level, words)
+            self.one(member_diagnoses("n0", page), level, words)
 
 
 class DirectoryTests(FindingCase):
@@ -118,11 +120,11 @@ class DirectoryTests(FindingCase):
         self.mounts = Path(self.mktemp())
         self.patch(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(100, 10, 90))
 
-    def look(self, fsync_s: float = 0.001, kind: str = "ext4") -> list[Finding]:
+    def look(self, fsync_s: float = 0.001, kind: str = "ext4") -> list[Diagnosis]:
         """With fsyncs of this length."""
         self.mounts.write_text(f"disk / other rw 0 0\ndisk {self.directory.parent} {kind} rw 0 0\n")
         now = iter(value for number in range(PROBES) for value in (2.0 * number, 2.0 * number + fsync_s))
-        return [*of_directory(self.directory, mounts=self.mounts, seconds=lambda: next(now))]
+        return [*directory_diagnoses(self.directory, mounts=self.mounts, seconds=lambda: next(now))]
 
     def test_disks(self) -> None:
         """Its kind, its room, its speed; nothing is left there."""
@@ -174,8 +176,8 @@ class CommandTests(FindingCase):
 
     def test_backups(self) -> None:
         """One that is old, and one that is none."""
-        self.assertEqual(of_backup("t", 0, 1.0, 3000.0).level, FINE)
-        self.assertIn("2.0 hours ago", of_backup("t", 0, 1.0, 7200.0).found)
+        self.assertEqual(backup_diagnosis("t", 0, 1.0, 3000.0).level, FINE)
+        self.assertIn("2.0 hours ago", backup_diagnosis("t", 0, 1.0, 7200.0).found)
         directory = self.mktemp()
         os.mkdir(directory)
         result = self.run_cli("doctor", "--backup", directory)

@@ -40,6 +40,8 @@ FSYNC_LOOK_S, FSYNC_WRONG_S = 0.05, 0.25
 TLS_LOOK_DAYS, TLS_WRONG_DAYS = 30, 7
 #: Part of the time that the reactor of a member may stand still.
 STALLED_PART = 0.01
+#: Seconds by which times of entries may be ahead.
+TIMES_AHEAD_S = 3600
 #: Entries that a reader may lack.
 READER_LAG = 100_000
 #: Fsyncs that are measured, and bytes of each.
@@ -57,7 +59,7 @@ _FILE_SYSTEMS = {
 
 
 @attrs.frozen(kw_only=True)
-class Finding:
+class Diagnosis:
     """
     @ivar level: L{WRONG}, L{LOOK} or L{FINE}.
     @ivar about: the member, directory or target.
@@ -72,44 +74,44 @@ class Finding:
     mend: str = ""
 
 
-def of_group(reports: Iterable[MemberReport]) -> Iterator[Finding]:
+def group_diagnoses(reports: Iterable[MemberReport]) -> Iterator[Diagnosis]:
     """Findings about a group from the reports of its members."""
     reports = tuple(reports)
     for problem in group_problems(reports):
-        yield Finding(level=WRONG, about="group", found=problem,
+        yield Diagnosis(level=WRONG, about="group", found=problem,
                       means="appends fail without one leader that a majority follows",
                       mend="start the members that do not answer; see dledger cluster")
     for one in reports:
         if one.problem:
-            yield Finding(
+            yield Diagnosis(
                 level=WRONG, about=one.member_id, found=f"it does not answer at {one.address}: {one.problem}",
                 means="the group bears one loss less",
                 mend="read the end of its log, start it; docs/operations.md, A lost member",
             )
         elif one.health:
-            yield Finding(level=WRONG, about=one.member_id, found=one.health, means="it does not serve",
+            yield Diagnosis(level=WRONG, about=one.member_id, found=one.health, means="it does not serve",
                           mend="docs/operations.md, Reading the status")
     versions = {one.version for one in reports if one.version}
     if len(versions) > 1:
         named = ", ".join(f"{one.member_id} {one.version}" for one in reports if one.version)
-        yield Finding(level=LOOK, about="group", found=f"the members run different versions: {named}",
+        yield Diagnosis(level=LOOK, about="group", found=f"the members run different versions: {named}",
                       means="an upgrade has not ended", mend="docs/operations.md, Upgrade")
     members = max((len(one.members) for one in reports), default=0)
     if members and (members == 1 or members % 2 == 0):
         bears = (members - 1) // 2
-        yield Finding(
+        yield Diagnosis(
             level=LOOK, about="group", found=f"it has {members} members",
             means=f"it bears the loss of {bears}" + (f", as {members - 1} members do" if bears else ""),
             mend="dledger member add",
         )
     if members and not any(one.problem or one.health for one in reports):
-        yield Finding(level=FINE, about="group", found=f"{members} members serve")
+        yield Diagnosis(level=FINE, about="group", found=f"{members} members serve")
 
 
-def of_status(member_id: str, page: Mapping[str, object]) -> Iterator[Finding]:
+def member_diagnoses(member_id: str, page: Mapping[str, object]) -> Iterator[Diagnosis]:
     """Findings about a member from its page C{/status}."""
-    def finding(level: str, found: str, means: str, mend: str) -> Finding:
-        return Finding(level=level, about=member_id, found=found, means=means, mend=mend)
+    def finding(level: str, found: str, means: str, mend: str) -> Diagnosis:
+        return Diagnosis(level=level, about=member_id, found=found, means=means, mend=mend)
 
     def number(name: str) -> float:
         value = page.get(name)
@@ -141,6 +143,11 @@ def of_status(member_id: str, page: Mapping[str, object]) -> Iterator[Finding]:
     if 0 < days < TLS_LOOK_DAYS:
         yield finding(WRONG if days < TLS_WRONG_DAYS else LOOK, f"its certificate ends in {days:.0f} days",
                       "then nobody connects to it", "dledger certs; docs/security.md, New certificates")
+    ahead_s = number("times_ahead_ms") / 1000
+    if ahead_s > TIMES_AHEAD_S:
+        yield finding(WRONG, f"times in the log are {ahead_s:.0f} s ahead of the clocks of a majority",
+                      "new entries have the time of the last one, until the clocks get there",
+                      "dledger times --reset; docs/times.md")
     if number("connections_refused"):
         yield finding(LOOK, f"{number('connections_refused'):.0f} connections were refused since its start",
                       "its limit of connections or descriptors is reached",
@@ -176,17 +183,17 @@ def _high(histogram: object) -> float:
     return 0.0
 
 
-def of_directory(
+def directory_diagnoses(
     directory: Path, *, mounts: Path = Path("/proc/mounts"), seconds: Callable[[], float] = time.perf_counter
-) -> Iterator[Finding]:
+) -> Iterator[Diagnosis]:
     """
     Findings about the disk of a directory. Some small writes measure its fsync.
 
     @param mounts: the mounted file systems.
     @param seconds: a monotonic clock.
     """
-    def finding(level: str, found: str, means: str = "", mend: str = "") -> Finding:
-        return Finding(level=level, about=str(directory), found=found, means=means, mend=mend)
+    def finding(level: str, found: str, means: str = "", mend: str = "") -> Diagnosis:
+        return Diagnosis(level=level, about=str(directory), found=found, means=means, mend=mend)
 
     kind = _kind_of(directory, mounts)
     level, means = _FILE_SYSTEMS.get(kind, (FINE, ""))
@@ -239,47 +246,50 @@ def _measured(directory: Path, seconds: Callable[[], float]) -> list[float]:
     return took_s
 
 
-def of_backup(target: str, taken_s: int, hours: float, now_s: float) -> Finding:
+def backup_diagnosis(target: str, taken_s: int, hours: float, now_s: float) -> Diagnosis:
     """A finding about a backup or an archive. @param taken_s: its time. @param hours: it may be so old."""
     age_hours = (now_s - taken_s) / 3600
     if age_hours <= hours:
-        return Finding(level=FINE, about=target, found=f"the last run was {max(age_hours, 0):.1f} hours ago")
-    return Finding(level=WRONG, about=target, found=f"the last run was {age_hours:.1f} hours ago",
+        return Diagnosis(
+            level=FINE, about=target, found=f"the last run was {max(age_hours, 0):.1f} hours ago")
+    return Diagnosis(level=WRONG, about=target, found=f"the last run was {age_hours:.1f} hours ago",
                    means=f"later entries are in no backup; {hours:g} hours are allowed (--backup-hours)",
                    mend="dledger backup, or dledger archive; look at the timer that runs it")
 
 
-def _look_at_backup(target: str, hours: float) -> Finding:
+def _look_at_backup(target: str, hours: float) -> Diagnosis:
     try:
         place = opened_place(target, ReadOnlyDisk())
         manifest, problem = read_archive(place.disk, place.directory).manifest, "it has no sound manifest"
     except (DLedgerError, OSError) as error:
         manifest, problem = None, describe_error(error) if isinstance(error, DLedgerError) else str(error)
     if manifest is None:
-        return Finding(level=WRONG, about=target, found=problem, means="it cannot be restored",
+        return Diagnosis(level=WRONG, about=target, found=problem, means="it cannot be restored",
                        mend=f"dledger backup --verify {target}")
-    return of_backup(target, manifest.taken_s, hours, time.time())
+    return backup_diagnosis(target, manifest.taken_s, hours, time.time())
 
 
-def look_at_group(target: Target, urls: tuple[str, ...]) -> list[Finding]:
+def look_at_group(target: Target, urls: tuple[str, ...]) -> list[Diagnosis]:
     """Findings about a group, and about the members whose pages can be read."""
     try:
         reports = gather_reports(target, urls)
     except (click.ClickException, DLedgerError) as error:
         reason = error.format_message() if isinstance(error, click.ClickException) else describe_error(error)
-        return [Finding(level=WRONG, about="group", found=reason, means="nothing can be said about the group",
-                        mend="start its members, or correct --peers and --group")]
-    found = list(of_group(reports))
+        return [Diagnosis(
+            level=WRONG, about="group", found=reason, means="nothing can be said about the group",
+            mend="start its members, or correct --peers and --group",
+        )]
+    found = list(group_diagnoses(reports))
     pages = {one.admin_url: None if one.admin_url in urls else one.member_id
              for one in reports if one.admin_url and not one.problem}
     unread: list[str] = []
     documents = _pages(target, pages, unread)
     for one in reports:
         if one.admin_url in documents:
-            found += of_status(one.member_id, documents[one.admin_url])
+            found += member_diagnoses(one.member_id, documents[one.admin_url])
         elif not one.problem:
             why = unread[0] if unread else "it names none that this machine reaches"
-            found.append(Finding(
+            found.append(Diagnosis(
                 level=LOOK, about=one.member_id, found=f"its page was not read: {why}",
                 means="nothing is known of its disk, certificate, readers and state machine",
                 mend="run this on its machine, or name the page with --admin",
@@ -319,7 +329,7 @@ def doctor(
     """
     found = look_at_group(context.obj, urls)
     for directory in stores:
-        found += of_directory(directory)
+        found += directory_diagnoses(directory)
     for target in backups:
         found.append(_look_at_backup(target, backup_hours))
     is_wrong = any(one.level == WRONG for one in found)
