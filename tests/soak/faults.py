@@ -33,7 +33,7 @@ _JOIN = ("--set", "join=true")
 _BUSY = "while True: pass"
 _SMALL_FILES = ("currterm", "termvote", "commitmark", "checkpoint")
 #: Faults after which a member may have ended by itself.
-ENDING = frozenset({"failed_sync", "failed_write", "failed_rename"})
+ENDING = frozenset({"failed_sync", "failed_write"})
 
 Fault: TypeAlias = "Callable[[], None]"
 

@@ -8,8 +8,10 @@ import shutil
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import dledger
 from protocols.wire.ledger.machines import QueryRequest, QueryResponse
 from protocols.wire.ledger.messages import MetadataResponse
 from tests.processes.asking import ask
@@ -30,6 +32,8 @@ OPTIONS = {
 MACHINE = ("--machine", "tests.soak.machine:Digests")
 #: Seconds in which the scrub has read all closed files again.
 SCRUBBED_S = 8.0
+#: By which the times of entries may be ahead of all true clocks.
+AHEAD = timedelta(hours=1)
 #: Seconds within which a group must be in step after a fault.
 IN_STEP_S = 90.0
 
@@ -106,7 +110,7 @@ class World:
                 wrong.append(f"a client ended with {worker.exit_status}: {worker.log_tail(3)}")
         time.sleep(patient(SCRUBBED_S))
         self.wait_in_step("stop")
-        wrong += self._last_states()
+        wrong += [*self._last_states(), *self._times_ahead()]
         return wrong + [f"{name} ended with {status}" for name, member in self.members.items()
                         if not ended_well(status := member.stop(seconds=30))]
 
@@ -131,6 +135,13 @@ class World:
         with open(self.histories[-1], "a") as file:
             file.writelines(json.dumps(line) + "\n" for line in lines)
         return []
+
+    def _times_ahead(self) -> list[str]:
+        """@return: a sentence if times of entries are far ahead: clocks of single members were wrong."""
+        with dledger.connect(self.peers, timeout=30.0) as log:
+            end = log.metadata().committed_index
+            first = log.find_time(datetime.now(UTC) + 2 * AHEAD)
+        return [] if first > end else [f"the entry {first - 1} and those after it have times that are ahead"]
 
     def close(self) -> None:
         """End everything."""
