@@ -10,6 +10,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.client.connect_options import AppendLimits
 from dledger.client.errors import (
     AppendError,
     AppendFailed,
@@ -250,6 +251,29 @@ class NumberedTests(ClientCase):
         (one, zero, _), (other, again, _) = self.sent()
         self.assertNotEqual(one, other)
         self.assertEqual((zero, again, self.bodies()), (0, 0, [b"b"]))
+
+    def test_calls_share_frames(self) -> None:
+        """Calls of one turn are one frame, with numbers, too."""
+        appended = [self.client.append(b"%d" % at) for at in range(5)]
+        self.group.settle()
+        self.assertEqual([self.successResultOf(one).index for one in appended], [1, 2, 3, 4, 5])
+        self.assertEqual([count for _, _, count in self.sent()], [5])
+
+    def test_what_may_be_there_is_not_renumbered(self) -> None:
+        """A body that may be in the log gets no new number when the one before it is given up."""
+        self.client.close()
+        self.client = self.group.client(exactly_once=True, limits=AppendLimits(frame_count_max=1))
+        self.successResultOf(self.append_settled([b"a"]))
+        self.lose_answer()
+        appended = [self.client.append(body) for body in (b"b", b"c")]
+        self.group.settle()
+        for member in self.group.members.values():
+            member.wire_version = 0  # the leader is a Java member now
+        self.group.run(8.0)
+        first, second = (self.failureResultOf(one, UnknownOutcome).value for one in appended)
+        self.assertEqual((first.unknown, second.unknown, first.code), (1, 1, ResponseCode.UNSUPPORTED))
+        self.assertIn("an earlier append of this client was given up", str(second))
+        self.assertEqual({producer for producer, _, _ in self.sent()}, {self.sent()[0][0]})
 
     def test_a_java_leader_is_refused(self) -> None:
         """Refused, not appended without numbers."""

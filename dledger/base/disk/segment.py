@@ -259,10 +259,6 @@ class SegmentList(SegmentReader):
         """Whether a file starts at C{offset}, which is a multiple of C{file_size}."""
         return bool(self.offsets) and self.offsets[0] <= offset <= self.offsets[-1]
 
-    def reaches(self, position: int) -> bool:
-        """Whether the files reach to stream offset C{position}, inclusive."""
-        return bool(self.offsets) and position < self.offsets[-1] + self.file_size
-
     def _file(self, offset: int) -> File:
         file = self.handles.get(offset)
         if file is None:

@@ -249,8 +249,7 @@ class PendingCalls(Generic[_R]):
     def _follows(call: SendCall[_R], parts: list[FramePart[_R]], numbers: Numbers) -> bool:
         """Whether the numbers of a call go on where a frame ends."""
         last, first, count = parts[-1]
-        is_lost = call.sent < call.maybe and call.producer != numbers.producer
-        return not is_lost and numbers.of(call) == (last.producer, last.base + first + count)
+        return numbers.of(call) == (last.producer, last.base + first + count)
 
     def put_back(self, call: SendCall[_R], first: int, count: int) -> None:
         """Queue bodies again that were cut; called for the last frame first."""

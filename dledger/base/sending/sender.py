@@ -194,10 +194,11 @@ class WindowedSender(Generic[_R]):
         window = self._target.window()
         if window is None:
             return
-        if self._numbers is not None and self._numbers.producer != self._producer:
-            self._producer = self._numbers.producer
-            self._give_up_lost(self._numbers)
+        numbers = self._numbers
         while pending.queue and flight.unanswered < window.frames_max and flight.bytes < window.bytes_max:
+            if numbers is not None and numbers.producer != self._producer:
+                self._producer = numbers.producer
+                self._give_up_lost(numbers)
             bodies, parts, size = pending.cut(window.count_max)
             if not parts:
                 return
