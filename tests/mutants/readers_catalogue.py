@@ -27,9 +27,13 @@ READER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], 
         Patch(_TABLE, "        return Room.SHARE_TAKEN if is_over else Room.FREE\n",
               "        return Room.FREE\n"),
     ), {"test": f"{_REQUESTS}.RefusalTests.test_the_readers_of_one_owner_are_bounded"}),
-    ("forgotten-readers-for-ever", "readers that were forgotten fill the room of the others", (
+    ("forgotten-readers-for-ever", "readers that were forgotten are remembered without a bound", (
         Patch(_TABLE, "            while self._forgotten_bytes > FORGOTTEN_BYTES_MAX:\n",
               "            while False:\n"),
+    ), {"test": "tests.base.test_reader_table.RoomTests.test_all_readers"}),
+    ("forgotten-readers-take-room", "readers that were forgotten fill the room of the others", (
+        Patch(_TABLE, "            self._forgotten_bytes += cost\n            return\n",
+              "            self._forgotten_bytes += cost\n"),
     ), {"test": f"{_REQUESTS}.RefusalTests.test_the_readers_of_all_are_bounded"}),
     ("readers-fill-the-disk", "readers keep entries though the disk is nearly full", (
         Patch(_DESK, "        if is_nearly_full:\n", "        if False:\n"),

@@ -1,0 +1,1 @@
+"""Directories that a release wrote, which every later version must open."""
