@@ -267,6 +267,14 @@ class TransferTests(GroupCase):
         self.assertEqual(self.successResultOf(moved), 1)
         self.assertEqual(self.requests(), [])
 
+    def test_a_member_that_others_name(self) -> None:
+        """The client learns of members that it was not given, and asks nobody about those that it knows."""
+        self.client.close()
+        self.client = self.group.client(peers={"n0": self.group.peers["n0"]})
+        moved = self.client.transfer("n2")
+        self.group.settle()
+        self.assertEqual(self.successResultOf(moved), 2)
+
     def test_not_a_member(self) -> None:
         """Reported with the members there are."""
         moved = self.client.transfer("n7")

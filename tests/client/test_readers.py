@@ -169,6 +169,14 @@ class ReadTests(ReaderCase):
         self.assertEqual([one.index for one in self.asked("commit")], [5, 6, 7])
         self.assertEqual(self.done(self.take(self.reader(1), 1)), [b"8"])
 
+    def test_late_commit_of_the_first_entry(self) -> None:
+        """It comes with the close, too."""
+        reader = self.reader()
+        self.done(self.take(reader, 1), 0.0)
+        self.done(reader.commit(wait=False), 0.0)
+        self.done(reader.close())
+        self.assertEqual([one.index for one in self.asked("commit")], [0])
+
     def test_late_commit_after_close(self) -> None:
         """The group says that it comes too late."""
         reader = self.reader()

@@ -222,10 +222,11 @@ class AnswerTests(GateTestCase):
 
     def test_unknown_outcome_names_the_index(self) -> None:
         """Whoever has to find out can look there."""
-        waiters = self.appends((b"a",), (b"b", b"c"), (b"d",))
-        self.answer(1, ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, 4, index=20)
-        indexes = [self.failureResultOf(waiter, DLedgerError).value.facts["index"] for waiter in waiters]
-        self.assertEqual(indexes, [20, 21, 23])
+        for token, first in ((1, 20), (2, 0)):
+            waiters = self.appends((b"a",), (b"b", b"c"), (b"d",))
+            self.answer(token, ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, 4, index=first)
+            indexes = [self.failureResultOf(waiter, DLedgerError).value.facts["index"] for waiter in waiters]
+            self.assertEqual(indexes, [first, first + 1, first + 3])
 
     def test_a_proposal_is_answered_once(self) -> None:
         """A second word on the same proposal is nobody's."""
