@@ -2,7 +2,8 @@
 """
 The administration of a name server over HTTP::
 
-    GET /          list of pages
+    GET /          the dashboard for a browser, else the list of pages
+    GET /live      the dashboard
     GET /status    the numbers of this name server
     GET /brokers   the brokers that live
     GET /healthz   200 when it serves, 503 with the reason when it does not
@@ -11,14 +12,16 @@ The administration of a name server over HTTP::
     GET /openapi.json    these pages, as OpenAPI 3.1
     GET /metrics   metrics for Prometheus
 
-All pages except C{/metrics} are JSON. No page changes anything. The limits are those of
+All pages except C{/live} and C{/metrics} are JSON. No page changes anything. The limits are those of
 L{AdminSite <dledger.admin.sites.site.AdminSite>}.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Generator, Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Protocol
 
 import attrs
@@ -34,6 +37,8 @@ from twisted.python.failure import Failure
 from twisted.web.iweb import IRequest
 from werkzeug.exceptions import HTTPException
 
+from dledger.admin.dashboard.frame import send_html, wants_html
+from dledger.admin.dashboard.name_server_page import BROKERS_SHOWN, name_server_page
 from dledger.admin.metrics import histogram_family
 from dledger.admin.openapi import (
     json_schema,
@@ -58,6 +63,7 @@ from dledger.base.reactor import Reactor
 from dledger.base.serving.admin_ports import loopback_unless_reported
 from dledger.rocketmq.namesrv.status import LiveBrokerStatus, NameServerStatus
 from dledger.values.option_values import Setting
+from protocols.wire.fastjson import JsonObject
 
 _PREFIX = "dledger_namesrv_"
 
@@ -65,6 +71,7 @@ _PREFIX = "dledger_namesrv_"
 KEPT_S = 1.0
 BROKERS = 50
 _PAGES = {
+    "/live": "the dashboard, for browsers",
     "/status": "the numbers of this name server",
     "/brokers": "the brokers that live",
     "/healthz": "200 when this name server serves, else 503 and the reason",
@@ -161,7 +168,8 @@ class NameServerCollector(Collector):
 def _openapi_page() -> bytes:
     status = status_schema(NameServerStatus, {"is_healthy": bool})
     brokers = object_schema({"brokers": listed_schema(json_schema(LiveBrokerStatus))})
-    return encoded(service_document("name server", status, {"/brokers": {200: brokers}}, _PAGES))
+    pages: Mapping[str, Mapping[int, JsonObject]] = {"/brokers": {200: brokers}, "/live": {200: {}}}
+    return encoded(service_document("name server", status, pages, _PAGES))
 
 
 class NameServerPages:
@@ -171,10 +179,19 @@ class NameServerPages:
     log = Logger()
 
     def __init__(
-        self, server: NameServerSource, clock: IReactorTime, settings: Iterable[Setting] = ()
+        self, server: NameServerSource, clock: IReactorTime, settings: Iterable[Setting] = (), *,
+        wall_s: Callable[[], float] = time.time, is_public: bool = True,
     ) -> None:
-        """@param clock: the reactor. @param settings: the options of the name server."""
+        """
+        @param clock: the reactor.
+        @param settings: the options of the name server.
+        @param wall_s: seconds since 1970.
+        @param is_public: whether C{/} may show numbers: reading needs no token.
+        """
         self._server = server
+        self._wall_s = wall_s
+        self._is_public = is_public
+        self._live = SharedPage(clock, self._make_live, kept_s=KEPT_S)
         self._brokers = SharedPage(clock, self._make_brokers, kept_s=KEPT_S)
         self._metrics = SharedPage(clock, self._make_metrics, kept_s=KEPT_S)
         self._settings = settings
@@ -183,9 +200,21 @@ class NameServerPages:
         ProcessCollector(registry=self.registry)
 
     @app.route("/", methods=["GET"])
-    def index(self, request: IRequest) -> bytes:
-        """List of pages."""
-        return json_page(request, 200, {"service": "dledger-namesrv", "pages": _PAGES})
+    async def index(self, request: IRequest) -> bytes:
+        """The dashboard, or the list of pages."""
+        if not wants_html(request):
+            return json_page(request, 200, {"service": "dledger-namesrv", "pages": _PAGES})
+        return send_html(request, await self._live.get() if self._is_public else name_server_page(None))
+
+    @app.route("/live", methods=["GET"])
+    async def live(self, request: IRequest) -> bytes:
+        """The dashboard with its numbers."""
+        return send_html(request, await self._live.get())
+
+    def _make_live(self) -> Generator[None, None, bytes]:
+        yield from ()
+        brokers = tuple(islice(self._server.brokers(), BROKERS_SHOWN))
+        return name_server_page(self._server.status(), brokers, at_s=self._wall_s())
 
     @app.route("/status", methods=["GET"])
     def status(self, request: IRequest) -> bytes:
@@ -264,7 +293,8 @@ def make_name_server_pages(
     @param settings: the options of the name server.
     @raise ValueError: the file of tokens is missing, or not sound.
     """
-    resource = NameServerPages(server, reactor, settings).app.resource()
-    site = (access or PagesAccess()).site(resource, reactor)
+    access = access or PagesAccess()
+    pages = NameServerPages(server, reactor, settings, is_public=not access.reads_need_token)
+    site = access.site(pages.app.resource(), reactor)
     listen = OptionalEndpoint(serverFromString(reactor, loopback_unless_reported(endpoint)))
     return StreamServerEndpointService(listen, site)

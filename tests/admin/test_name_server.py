@@ -15,6 +15,7 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.admin.dashboard.name_server_page import BROKERS_SHOWN
 from dledger.admin.name_server import (
     BROKERS,
     KEPT_S,
@@ -96,12 +97,32 @@ class PageTests(SynchronousTestCase):
         self.server.picture = picture(problem="it stops")
         self.assertEqual(self.document("/healthz", 503)["reason"], "it stops")
 
+    def test_dashboard(self) -> None:
+        """For browsers: numbers and the first brokers, escaped; without a token no number."""
+        self.server.number = BROKERS_SHOWN + 1
+        self.server.picture = picture(brokers=BROKERS_SHOWN + 1, problem="<b>it stops</b>")
+
+        def html(path: str) -> str:
+            asked = self.treq.get(f"http://admin.test{path}", headers={"Accept": "text/html"})
+            self.clock.advance(0)
+            self.treq.flush()
+            return self.successResultOf(treq.text_content(self.successResultOf(asked)))
+
+        for path in ("/", "/live"):
+            text = html(path)
+            self.assertIn(f"Brokers (of {BROKERS_SHOWN + 1})", text)
+            self.assertIn("&lt;b&gt;it stops", text)
+            self.assertEqual(text.count("<td>bk</td>"), BROKERS_SHOWN)
+        hidden = NameServerPages(self.server, self.clock, is_public=False)
+        self.treq = StubTreq(hidden.app.resource())
+        self.assertNotIn("it stops", html("/"))
+
     def test_many_brokers(self) -> None:
         """They are listed in pieces, once for all that ask meanwhile and within a second."""
         self.server.number = 2 * BROKERS + 1
         asking = [self.treq.get("http://admin.test/brokers") for _ in range(3)]
         self.assertNoResult(asking[0])
-        asking.pop(1).cancel()
+        asking.pop(1).addErrback(lambda _: None).cancel()
         self.clock.pump([0] * 3)
         self.treq.flush()
         for one in asking:
