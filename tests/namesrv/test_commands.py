@@ -10,7 +10,7 @@ from zlib import crc32
 from twisted.internet.defer import Deferred
 
 from dledger.rocketmq.answering.java_json import DataVersion
-from dledger.rocketmq.namesrv import commands
+from dledger.rocketmq.namesrv import commands, routes
 from dledger.rocketmq.namesrv.registrations import BrokerTopics, TopicQueues
 from dledger.rocketmq.namesrv.routes import EXPIRY_S
 from protocols.wire.remoting import FLAG_ONEWAY
@@ -136,6 +136,17 @@ class RouteTests(NameServerCase):
         unplug(other[0])
         self.assertEqual(self.ask(105, {"topic": "X"}).code, 17)
         self.assertEqual(self.commands.brokers_lost, 1)
+
+    def test_many_topics_of_a_connection_that_ends(self) -> None:
+        """They go in pieces, all of them, and others stay."""
+        self.patch(routes, "DROPPED_AT_ONCE", 2)
+        other = self.connect()
+        names = [f"X{number}" for number in range(7)]
+        self.ask(103, header_of(name="x", address="x:1"), topics(*names), over=other)
+        unplug(other[0])
+        self.assertLess(0, len(self.routes.topics) - 2)
+        self.clock.pump([0] * 3)
+        self.assertEqual((set(self.routes.topics), self.routes.is_dropping), ({"A", "B"}, False))
 
     def test_expiry(self) -> None:
         """A silent broker is forgotten, and its connection ends; a heartbeat keeps it."""
