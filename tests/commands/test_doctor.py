@@ -135,6 +135,8 @@ class DirectoryTests(FindingCase):
             self.assertEqual([one.level for one in self.look(fsync_s)], [FINE, level])
         self.patch(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(100, 90, 10))
         self.assertEqual([one.level for one in self.look()], [FINE, LOOK, FINE])
+        self.patch(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(0, 0, 0))
+        self.assertEqual([one.level for one in self.look()], [FINE, FINE])
         self.assertEqual(os.listdir(self.directory), [])
 
     def test_a_disk_that_fails(self) -> None:

@@ -53,7 +53,11 @@ class PlanTests(CliCase):
             taken.listen()
             self.refused(lambda: kept_plan(self.path, "members", 1), f"port {plan.ports['n0'][1]} of n0")
         unpaired = '{"kind": "members", "names_port": 0, "ports": {"n0": 1}}'
-        for text in ("", "[]", '{"kind": "members"}', unpaired):
+        others = [f'{{"kind": "members", "names_port": 0, "ports": {ports}}}' for ports in (
+            "{}", '{"n0": [70000, 8080]}', '{"n0": [20911, -1]}', '{"n0": [1e999, 1]}',
+            '{"../n0": [20911, 8080]}',
+        )]
+        for text in ("", "[]", '{"kind": "members"}', unpaired, *others):
             self.path.write_text(text)
             self.refused(lambda: kept_plan(self.path, "members", 1), "is not sound", "move it away")
 

@@ -103,6 +103,14 @@ class ReadTests(SynchronousTestCase):
         self.patch(registrations, "BODY_BYTES_MAX", 1000)
         self.assertIn("more than 1000 bytes", self.refused(zlib.compress(b"x" * 1001), is_compressed=True))
 
+    def test_blocks_without_content(self) -> None:
+        """Blocks that unpack to nothing are read in pieces, too: they cost as much time as others."""
+        body = b"\x78\x9c" + b"\0\0\0\xff\xff" * 20_000
+        reading = read_registration(body, version=479, is_compressed=True, topics_max=2)
+        for _ in range(len(body) // registrations.PACKED_BYTES):
+            next(reading)
+        self.assertIn("cut", str(self.assertRaises(BodyError, at_once, reading)))
+
     def test_too_many_topics(self) -> None:
         """More topics than the table may have are refused unread: half a megabyte could hold a million."""
         wrong = b"A x 5 6 T"

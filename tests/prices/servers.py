@@ -135,6 +135,15 @@ def _packed(names: list[str], counter: int) -> bytes:
     return zlib.compress(b"".join([*parts, struct.pack(">i", 2), b"[]"]))
 
 
+def _empty_blocks(size: int) -> bytes:
+    """Blocks of zlib with a code of their own, which take the longest, and no content; eight of 92 bits."""
+    eight = bytes.fromhex(
+        "04c0810800000000207feb43001c880000000000f2b73e04c0810800000000207feb43001c880000000000f2b73e"
+        "04c0810800000000207feb43001c880000000000f2b73e04c0810800000000207feb43001c880000000000f2b73e"
+    )
+    return b"\x78\x9c" + eight * (size // len(eight))
+
+
 def _plain(names: list[str], counter: int) -> bytes:
     return json.dumps({"filterServerList": [], "topicConfigSerializeWrapper": {
         "dataVersion": {"counter": counter, "stateVersion": 0, "timestamp": 1},
@@ -188,6 +197,7 @@ def name_server(scale: float) -> Server:
         *((f"{kind} {counter}", _registration(names, counter=counter, is_packed=is_packed, **mine))
           for counter, (kind, is_packed) in enumerate((("packed", True), ("JSON", False)), 1)),
         ("a bomb", _command(103, {**header_of(), "compressed": "true"}, zlib.compress(bytes(16 << 20)))),
+        ("empty blocks", _command(103, {**header_of(), "compressed": "true"}, _empty_blocks(15 << 20))),
         *((what, _command(103, header_of(), body)) for what, body in _bodies(15 << 20)),
     ]
     cases["205"].append(("many topics", _command(205, {"brokerName": "mine"})))

@@ -56,7 +56,8 @@ class SupervisorTests(SynchronousTestCase):
 
     def test_without_a_watchdog(self) -> None:
         """Of another process, or none, or no number."""
-        for environ in ({}, {"WATCHDOG_USEC": "1000000", "WATCHDOG_PID": "1"}, {"WATCHDOG_USEC": "x"}):
+        periods = [{"WATCHDOG_USEC": text} for text in ("x", "\u00b2", "9" * 400)]
+        for environ in ({}, {"WATCHDOG_USEC": "1000000", "WATCHDOG_PID": "1"}, *periods):
             self.serving(**environ)
             self.reactor.advance(10)
             self.assertEqual(self.received(), ["READY=1"])

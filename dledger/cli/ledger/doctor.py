@@ -199,7 +199,7 @@ def directory_diagnoses(
     level, means = _FILE_SYSTEMS.get(kind, (FINE, ""))
     yield finding(level, f"its file system is {kind}", means, "move it to a local disk" if means else "")
     usage = shutil.disk_usage(directory)
-    if usage.free / usage.total < FREE_PART:
+    if usage.free < FREE_PART * usage.total:  # (/proc has no bytes in all)
         yield finding(LOOK, f"{usage.free / 2**30:.1f} of {usage.total / 2**30:.0f} GiB are free",
                       "a full disk takes no entries", "docs/operations.md, Disk full")
     try:

@@ -168,10 +168,14 @@ class _Ports:
         raise click.ClickException(f"no port from {first} to {first + _TRIED_PORTS - 1} is free")
 
 
+def _names(members: int) -> list[str]:
+    return [f"n{number}" for number in range(members)]
+
+
 def new_plan(kind: str, members: int) -> Plan:
     """A plan with free ports."""
     ports = _Ports()
-    names = [f"n{number}" for number in range(members)]
+    names = _names(members)
     if kind == "brokers":
         return Plan(
             kind=kind, names_port=ports.choose(_NAMES_PORT),
@@ -197,7 +201,11 @@ def kept_plan(path: Path, kind: str, members: int | None) -> Plan:
         document = json.loads(path.read_text("utf-8"))
         ports = {str(name): (int(first), int(second)) for name, (first, second) in document["ports"].items()}
         plan = Plan(kind=str(document["kind"]), names_port=int(document["names_port"]), ports=ports)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        if [*ports] != _names(len(ports)) or not 1 <= len(ports) <= MEMBERS_MAX:
+            raise ValueError(f"its members are {[*ports]}")
+        if wrong := [port for _, port in plan.listening() if not 0 < port < 1 << 16]:
+            raise ValueError(f"port {wrong[0]}")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise click.ClickException(
             f"{path} is not sound ({error}): move it away, and ports are chosen anew") from None
     found = f"{len(plan.ports)} {plan.kind}"

@@ -9,6 +9,7 @@ Rule: without such a supervisor nothing is sent. One that does not listen any mo
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import MutableMapping
 
@@ -18,6 +19,8 @@ from twisted.logger import Logger
 from dledger.base.reactor import Reactor
 
 _SOCKET, _WATCHDOG, _WATCHDOG_PID = "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"
+#: Microseconds. Anything else counts as none, and stops no start.
+_PERIOD = re.compile(r"[0-9]{1,18}")
 #: Signs of life within the time that the supervisor waits for one.
 _SIGNS = 3
 
@@ -38,7 +41,7 @@ class Supervisor:
         self._address = environ.pop(_SOCKET, "")
         period, process = environ.pop(_WATCHDOG, ""), environ.pop(_WATCHDOG_PID, "")
         is_ours = process in ("", str(os.getpid()))
-        self._watchdog_s = int(period) / 1_000_000 if period.isdigit() and is_ours else 0.0
+        self._watchdog_s = int(period) / 1_000_000 if _PERIOD.fullmatch(period) and is_ours else 0.0
         self._has_failed = False
 
     def serving(self) -> None:

@@ -48,6 +48,8 @@ BODY_VERSION = 37
 
 #: Bytes that are unpacked at a time, and those of one topic, with its attributes, at most.
 CHUNK_BYTES = 16 * 1024
+#: Packed bytes of one piece: blocks that unpack to nothing take time, too, some 3 us for 12 bytes.
+PACKED_BYTES = 4 * 1024
 PIECE_BYTES_MAX = 64 * 1024
 
 _INT_SIZE = 4
@@ -314,22 +316,25 @@ class _Pieces:
         self._unpacking = zlib.decompressobj()
         self._packed = body
         self._data = b""
-        self._at = self._unpacked_bytes = 0
+        self._at = self._unpacked_bytes = self._next = 0
 
     def _unpack(self) -> bool:
-        """The next bytes. @return: whether there were any. @raise BodyError: malformed, cut or too long."""
+        """A piece. @return: whether it was not the end. @raise BodyError: malformed, cut or too long."""
         unpacking = self._unpacking
         if unpacking.eof:
             return False
+        packed = unpacking.unconsumed_tail
+        if not packed:
+            packed = self._packed[self._next : self._next + PACKED_BYTES]
+            self._next += len(packed)
         try:
-            data = unpacking.decompress(self._packed, CHUNK_BYTES)
+            data = unpacking.decompress(packed, CHUNK_BYTES)
         except zlib.error as error:
             raise BodyError(f"the compressed body is malformed: {error}") from None
-        self._packed = unpacking.unconsumed_tail
         self._unpacked_bytes += len(data)
         if self._unpacked_bytes > BODY_BYTES_MAX:
             raise BodyError(f"the compressed body has more than {BODY_BYTES_MAX} bytes when it is unpacked")
-        if not (data or unpacking.eof):
+        if not (packed or data or unpacking.eof):
             raise BodyError("the compressed body is cut")
         self._data = self._data[self._at:] + data
         self._at = 0
