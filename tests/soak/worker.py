@@ -52,6 +52,7 @@ class Worker:
         self._file = file
         self._known = -1
         self._number = 0
+        self._tried_end = self._tried_ns = 0  # numbers before this one may have been sent since then
 
     def _notify(self, kind: str, began: int, outcome: str, index: int = -1, body: str = "") -> None:
         self._file.write(json.dumps([kind, began, time.monotonic_ns(), outcome, index, body]) + "\n")
@@ -98,7 +99,9 @@ class Worker:
             self._number = following
         count = self._chance.choice((1, 1, 5))
         bodies = [numbered_body(self._name, self._number + at) for at in range(count)]
-        began = time.monotonic_ns()
+        if self._number >= self._tried_end:
+            self._tried_ns = time.monotonic_ns()
+        began, self._tried_end = self._tried_ns, max(self._tried_end, self._number + count)
         try:
             places = self._log.append_many(
                 [body.encode() for body in bodies], producer=self._name, sequence=self._number
