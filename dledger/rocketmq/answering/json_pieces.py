@@ -3,8 +3,8 @@
 Reads a long JSON object in pieces: its text is decoded L{CHUNK_BYTES} at a time, and each value that is asked
 for is parsed alone, so that neither the whole text nor the whole document is in memory.
 
-Rule: a value has at most L{VALUE_BYTES_MAX} bytes. What is skipped may be longer, and as loose as Java writes
-it: bare numbers as keys.
+Rule: a value has at most L{VALUE_BYTES_MAX} bytes. What is skipped may be longer, up to L{SKIPPED_MAX} words,
+and as loose as Java writes it: bare numbers as keys.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ CHUNK_BYTES = 32 * 1024
 VALUE_BYTES_MAX = 64 * 1024
 #: Members of objects, and words of what is skipped, in one piece.
 MEMBERS, WORDS = 200, 1000
+#: Words that are skipped in one text.
+SKIPPED_MAX = 1_000_000
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 _SKIPPED = re.compile(r'"(?:[^"\\]|\\.)*+"|[{}\[\]]|[^"{}\[\],]+|,', re.DOTALL)
@@ -41,7 +43,7 @@ class JsonPieces:
         self._text = ""
         self._at = 0
         self._is_first = False
-        self._members = 0
+        self._members = self._skipped = 0
 
     def _more(self) -> bool:
         """Decode more. @return: whether there was more. @raise BodyError: it is not UTF-8."""
@@ -130,10 +132,12 @@ class JsonPieces:
     def skip(self) -> Pieces[None]:
         """Pass over the next value."""
         yield from self._peek()
-        depth = words = 0
+        depth = 0
         while True:
-            words += 1
-            if not words % WORDS:
+            self._skipped += 1
+            if not self._skipped % WORDS:
+                if self._skipped >= SKIPPED_MAX:
+                    raise self._error(f"{SKIPPED_MAX} words that nobody reads")
                 yield
             match = _SKIPPED.match(self._text, self._at)
             if match is None or match.end() == len(self._text):

@@ -5,8 +5,9 @@ piece of at most a millisecond or so.
 
 Rule 1: the pieces of all such requests take turns with the other reads (L{protocols.turn}), those of clients
 that have cost least first. The further requests of a connection wait until its long one is answered.
-Rule 2: one request at a time may be large: of those that have taken longer than L{LARGE_S} the first one goes
-on to its end, the others wait, and hold little more memory together than one alone.
+Rule 2: one request at a time may be large: of those that have taken longer than L{LARGE_S} one goes on to
+its end, the others wait, and hold little more memory together than one alone. The next one is of the host
+whose last large ones cost least, so a host that repeats them delays the others by one of them.
 Rule 3: a generator is closed when its connection ends; a C{finally} gives back its reservations.
 """
 
@@ -18,6 +19,7 @@ from typing import TypeAlias, TypeVar
 
 import attrs
 
+from dledger.values.hosts import end_host, shared_address
 from protocols.rocketmq.commands import CommandConnection
 from protocols.turn import Turn
 from protocols.wire.remoting import RemotingCommand
@@ -29,6 +31,8 @@ Pieces: TypeAlias = Generator[None, None, _T]
 
 #: Seconds of work after which a request is large.
 LARGE_S = 0.02
+#: Large requests whose costs are remembered.
+LARGE_REMEMBERED = 64
 #: Items of a table in one piece: a thousand texts are quoted in less than half of a millisecond.
 ITEMS_A_PIECE = 500
 
@@ -52,6 +56,11 @@ class _Long:
     pieces: Pieces[None]
     spent_s: float = 0.0
 
+    @property
+    def host(self) -> str:
+        """Of the client."""
+        return shared_address(end_host(self.connection.transport.getPeer()))
+
 
 class LongRequests:
     """
@@ -74,6 +83,8 @@ class LongRequests:
         self._of: dict[CommandConnection, _Long] = {}
         self._large: _Long | None = None
         self._waiting: deque[_Long] = deque()
+        # Hosts of the last large ones, and the seconds of each.
+        self._done: deque[tuple[str, float]] = deque(maxlen=LARGE_REMEMBERED)
 
     def __contains__(self, connection: CommandConnection) -> bool:
         """Whether a connection has one."""
@@ -140,6 +151,13 @@ class LongRequests:
             self._ended(connection)
 
     def _next_large(self) -> None:
-        self._large = self._waiting.popleft() if self._waiting else None
-        if self._large is not None:
+        assert self._large is not None
+        self._done.append((self._large.host, self._large.spent_s))
+        self._large = None
+        if self._waiting:
+            spent_s: dict[str, float] = {}
+            for host, seconds in self._done:
+                spent_s[host] = spent_s.get(host, 0.0) + seconds
+            self._large = min(self._waiting, key=lambda one: spent_s.get(one.host, 0.0))
+            self._waiting.remove(self._large)
             self._later(self._large)

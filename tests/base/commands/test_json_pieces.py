@@ -48,6 +48,14 @@ class ReadTests(SynchronousTestCase):
             found = at_once(members(text.encode() if size > 1 else text.replace(long, "[]").encode()))
             self.assertEqual(found, {"-a": None, "b": 1, "-c": None, "-d": None, "-e": None, "f": 2})
 
+    def test_endless(self) -> None:
+        """All that is skipped in one text has a bound."""
+        self.patch(json_pieces, "SKIPPED_MAX", 5000)
+        many = ",".join("1" * 2000)
+        self.assertEqual(at_once(members(f'{{"-a":[{many}]}}'.encode())), {"-a": None})
+        error = self.assertRaises(BodyError, at_once, members(f'{{"-a":[{many}],"-b":[{many}]}}'.encode()))
+        self.assertIn("5000 words that nobody reads", str(error))
+
     def test_refused(self) -> None:
         """Bytes that are not an object of JSON."""
         for body in (

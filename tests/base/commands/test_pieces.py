@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from twisted.internet.address import IPv4Address
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -124,6 +125,20 @@ class LongRequestTests(SynchronousTestCase):
         first, second = sorted("ab", key=lambda name: steps.index(f"end of {name}"))
         self.assertLess(steps.index("end of c"), steps.index(f"end of {first}"))
         self.assertLess(steps[: steps.index(f"end of {first}")].count(second), many / 2)
+
+    def test_a_host_with_many(self) -> None:
+        """A host that sends one large request after the other delays another host by one of them."""
+        many = round(3 * LARGE_S / PIECE_S)
+        clients = [self.connect() for _ in range(5)]
+        for _connection, transport in clients[:4]:
+            self.patch(transport, "getPeer", lambda: IPv4Address("TCP", "10.0.0.9", 1))
+        for (connection, _), name in zip(clients, "abcdz", strict=True):
+            self.send(connection, LONG, name=name, pieces=many)
+        for _ in range(400):
+            self.clock.turn()
+        steps = self.group.steps
+        ends = sorted("abcdz", key=lambda name: steps.index(f"end of {name}"))
+        self.assertLessEqual(ends.index("z"), 1, ends)
 
     def test_lost(self) -> None:
         """The generator of a lost connection is closed, whether it runs or waits; the next one runs."""
