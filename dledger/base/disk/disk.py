@@ -224,10 +224,12 @@ def _open_regular(path: str, flags: int) -> int:
     """Open an existing file. A pipe or a device in its place is refused: reading it might never end."""
     fd = _open_descriptor(path, flags | os.O_NONBLOCK)
     mode = os.fstat(fd).st_mode
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # (reading a directory is an error by itself)
-        os.close(fd)
-        raise OSError(errno.EINVAL, "This is a pipe or a device, not a file", path)
-    return fd
+    if stat.S_ISREG(mode):
+        return fd
+    os.close(fd)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    raise OSError(errno.EINVAL, "This is a pipe or a device, not a file", path)
 
 
 def _keep_spare_descriptors() -> None:

@@ -159,6 +159,10 @@ def _verify(disk: Disk, data_path: str, report: VerifyReport, progress: Progress
     _check_small_files(disk, path, report)
     try:
         reader = LogReader.open(path, data_path=data_path, disk=disk)
+    except OSError:
+        if report.is_clean:
+            raise
+        return  # the file is named already
     except DirectoryError as error:
         if not disk.exists(data_path or f"{path}/data"):
             raise
@@ -180,7 +184,12 @@ def _damage(disk: Disk, path: str, damage_in: Callable[[bytes], str]) -> str:
     for _ in range(_READS_MAX):
         if not disk.exists(path):
             return ""
-        data = disk.read_file(path)
+        try:
+            data = disk.read_file(path)
+        except FileNotFoundError:
+            return ""
+        except OSError as error:
+            return f"it cannot be read: {error.strerror}"
         if not (damage := damage_in(data)) or data == before:
             return damage
         before = data
@@ -194,7 +203,7 @@ def _check_mark(disk: Disk, path: str, report: VerifyReport) -> None:
         report.add(file, damage)
     try:
         found = read_mark(disk, file)
-    except DirectoryError:
+    except (DirectoryError, OSError):
         return
     if found is None:
         return
@@ -258,7 +267,7 @@ def _sound_lists(disk: Disk, path: str) -> dict[str, bytes]:
         try:
             data = disk.read_file(f"{path}/{name}") if disk.exists(f"{path}/{name}") else b""
             check_memberships(name, data)
-        except DirectoryError:
+        except (DirectoryError, OSError):
             continue
         found[name] = data
     return found
@@ -267,7 +276,7 @@ def _sound_lists(disk: Disk, path: str) -> dict[str, bytes]:
 def _is_listed(disk: Disk, path: str) -> bool:
     try:
         found = read_identity(disk, f"{path}/{IDENTITY_NAME}")
-    except DirectoryError:
+    except (DirectoryError, OSError):
         return False
     return found is not None and bool(found[1].is_listed)
 
