@@ -58,6 +58,12 @@ class Job:
         """A batch of a broker's messages."""
         return _numbers(self._load("path", self.store, format="rocketmq"), "count(*)", "sum(physicalOffset)")
 
+    def named(self) -> list[int]:
+        """A batch of a table that is configured in the session."""
+        self.spark.conf.set("spark.sql.catalog.log", "org.dledger.spark.LogCatalog")
+        self.spark.conf.set("spark.sql.catalog.log.billing.path", self.path)
+        return _summary(self.spark.sql("SELECT * FROM log.billing"))
+
     def directory_stream(self) -> list[int]:
         """A stream of a member's directory."""
         return self._stream("path", self.path)

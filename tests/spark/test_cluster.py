@@ -72,7 +72,7 @@ class ClusterTests(SynchronousTestCase):
         messages = [_MESSAGES, sum(log.written)]
         self.all: Found = {
             "columnar": True, "directory": entries, "members": entries, "messages": messages,
-            "directory_stream": entries[:2], "members_stream": entries[:2],
+            "named": entries, "directory_stream": entries[:2], "members_stream": entries[:2],
             "rows": [entries, entries, messages],
             "frames": {"toPandas": entries[1], "pandas_api": entries[1], "mapInArrow": entries[0]},
         }
@@ -165,7 +165,7 @@ class ClusterTests(SynchronousTestCase):
         server.start()
         self.addCleanup(server.kill)
         port = server.said(r"Spark Connect server started at: \S*:(\d+)")
-        bare, parts = bare_python(), ("columnar", "members", "directory_stream", "frames")
+        bare, parts = bare_python(), ("columnar", "members", "named", "directory_stream", "frames")
         found = run_job(
             "client", [str(bare), job_alone()], self.data, *parts, PYTHONPATH="",
             PATH=str(bare.parent), JAVA_HOME="/nonexistent", SPARK_REMOTE=f"sc://127.0.0.1:{port}",

@@ -39,7 +39,8 @@ class OptionTests(SynchronousTestCase):
         """The nearest name is offered, and all are listed."""
         self.refused("unknown option startingOffset (did you mean startingOffsets?)", startingOffset="1")
         self.refused("did you mean bootstrap?", bootstraps="1")
-        self.refused("Use CREATE TEMPORARY VIEW", owner="root")
+        for name in ("owner", "provider"):
+            self.refused("Use CREATE TEMPORARY VIEW", **{name: "root"})
         self.refused("Use CREATE TEMPORARY VIEW", **{"option.path": "/x"})
         self.refused("unknown option zzzz; known are path, dataPath,", zzzz="1")
         self.refused("several directories", paths='["a", "b"]')

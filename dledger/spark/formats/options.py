@@ -384,10 +384,11 @@ def _unknown(name: str, text: str) -> OptionError:
     if name.lower() == "paths":
         return OptionError(f"load() was given several directories ({text}): read one member's directory; "
                            "all members of a group hold the same entries")
-    if name.lower() == "owner" or name.lower().startswith("option."):  # what a table of the catalogue has
+    # What Spark gives for a table of its own catalog.
+    if name.lower() in ("owner", "provider") or name.lower().startswith("option."):
         return OptionError("CREATE TABLE ... USING dledger cannot work: Spark gives a source in Python no "
                            "options when the table is read. Use CREATE TEMPORARY VIEW ... USING dledger "
-                           "OPTIONS (path '...')")
+                           "OPTIONS (path '...'), or org.dledger.spark.LogCatalog")
     if name.lower() in _REFUSED:
         return OptionError(_REFUSED[name.lower()])
     # An entry is an offset; the letters alone would lead to another option.

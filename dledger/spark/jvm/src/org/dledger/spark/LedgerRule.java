@@ -28,15 +28,16 @@ public final class LedgerRule extends Rule<LogicalPlan> {
         return plan.resolveOperators(new AbstractPartialFunction<LogicalPlan, LogicalPlan>() {
             @Override
             public boolean isDefinedAt(LogicalPlan node) {
-                return node instanceof DataSourceV2Relation relation
-                    && relation.table().getClass() == PythonTable.class
-                    && relation.table().name().equalsIgnoreCase(NAME);
+                return node instanceof DataSourceV2Relation relation && (relation.table() instanceof LogTable
+                    || relation.table().getClass() == PythonTable.class
+                    && relation.table().name().equalsIgnoreCase(NAME));
             }
 
             @Override
             public LogicalPlan apply(LogicalPlan node) {
                 DataSourceV2Relation relation = (DataSourceV2Relation) node;
-                LedgerTable table = new LedgerTable(sourceOf(relation.table()), relation.table().schema());
+                LedgerTable table = relation.table() instanceof LogTable log ? log.columnar().with(relation.options())
+                    : new LedgerTable(sourceOf(relation.table()), relation.table().schema(), relation.options());
                 return relation.copy(table, relation.output(), relation.catalog(), relation.identifier(),
                     relation.options(), relation.timeTravelSpec());
             }
@@ -50,9 +51,14 @@ public final class LedgerRule extends Rule<LogicalPlan> {
             field.setAccessible(true);
             return (PythonDataSourceV2) field.get(table);
         } catch (ReflectiveOperationException | RuntimeException error) {
-            PythonDataSourceV2 source = new PythonDataSourceV2();
-            source.setShortName(NAME);
-            return source;
+            return newSource();
         }
+    }
+
+    /** The Python source of the session, which makes a new Python object for the options of its first use. */
+    static PythonDataSourceV2 newSource() {
+        PythonDataSourceV2 source = new PythonDataSourceV2();
+        source.setShortName(NAME);
+        return source;
     }
 }

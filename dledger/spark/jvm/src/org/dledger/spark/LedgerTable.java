@@ -1,5 +1,7 @@
 package org.dledger.spark;
 
+import java.util.HashMap;
+import java.util.Map;
 import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.ScanBuilder;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceReadInfo;
@@ -16,16 +18,34 @@ import scala.Option;
  */
 final class LedgerTable extends PythonTable {
     private final PythonDataSourceV2 source;
+    private final CaseInsensitiveStringMap options;
     private InputPartition[] partitions;
 
-    LedgerTable(PythonDataSourceV2 source, StructType schema) {
+    LedgerTable(PythonDataSourceV2 source, StructType schema, CaseInsensitiveStringMap options) {
         super(source, LedgerRule.NAME, schema);
         this.source = source;
+        this.options = options;
     }
 
+    /** Spark may keep this table for a query whose options are others, as REFRESH TABLE does. */
     @Override
-    public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
-        return new LedgerScanBuilder(this, source, options);
+    public ScanBuilder newScanBuilder(CaseInsensitiveStringMap given) {
+        LedgerTable table = with(given);
+        return new LedgerScanBuilder(table, table.source, table.options);
+    }
+
+    CaseInsensitiveStringMap options() {
+        return options;
+    }
+
+    /** This table, or one that has these options, too: a source keeps the options of its first use. */
+    LedgerTable with(CaseInsensitiveStringMap given) {
+        if (options.entrySet().containsAll(given.entrySet())) {
+            return this;
+        }
+        Map<String, String> both = new HashMap<>(options);
+        both.putAll(given);
+        return new LedgerTable(LedgerRule.newSource(), schema(), new CaseInsensitiveStringMap(both));
     }
 
     UserDefinedPythonDataSource python() {
