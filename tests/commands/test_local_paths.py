@@ -21,7 +21,7 @@ _PLACES = ("PEM", "FILE", "DIR", "PATH", "TARGET", "SOURCE", "FILENAME", "MEMBER
 _WORDS = ("file", "path", "dir", "directory", "store", "certificate", "authority", "credentials")
 #: These take a URL, too: of an archive; or check MEMBER themselves.
 _WITH_URLS = {("names", "MEMBER TARGET"), ("verified", "TARGET"), ("expired", "TARGET"),
-              ("source", "SOURCE"), ("source", "TARGET")}
+              ("source", "SOURCE"), ("source", "TARGET"), ("backups", "TARGET")}
 URL = "s3://bucket/log"
 
 

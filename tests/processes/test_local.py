@@ -29,19 +29,29 @@ class LocalTests(SynchronousTestCase):
         self.addCleanup(held.cleanup)
         self.directory = Path(held.name)
 
-    def start(self, *words: str) -> tuple[Child, dict[str, Any]]:
-        """@return: the command, and its line of JSON, written when the group serves."""
+    def begun(self, *words: str, directory: str = "here") -> Child:
+        """The command, which was started."""
         command = Child(
             "dledger local",
-            [sys.executable, "-c", _CLI, "local", "--dir", str(self.directory / "here"), "--json", *words],
+            [sys.executable, "-c", _CLI, "local", "--dir", str(self.directory / directory), "--json", *words],
             log_path=self.directory / "command.log", talks=True,
             environment={"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
         )
         command.start()
         self.addCleanup(command.kill)
+        return command
+
+    def said(self, command: Child) -> dict[str, Any]:
+        """Its line of JSON, written when the group serves."""
         line = command.pipes[1].readline()
         self.assertTrue(line, command.log_tail())
-        return command, json.loads(line)
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def start(self, *words: str) -> tuple[Child, dict[str, Any]]:
+        """The command, and its line."""
+        command = self.begun(*words)
+        return command, self.said(command)
 
     def assert_ended(self, command: Child, document: dict[str, Any]) -> None:
         """Ctrl-C ends it, and all programs with it."""
@@ -53,7 +63,7 @@ class LocalTests(SynchronousTestCase):
     def test_members(self) -> None:
         """Killed members come back; the second start has the data and the addresses of the first."""
         command, document = self.start()
-        with dledger.connect(document["peers"], timeout=60.0) as log:
+        with dledger.connect(document["peers"], timeout=60.0, exactly_once=True) as log:
             log.append(b"one")
             os.kill(document["members"][0]["pid"], signal.SIGKILL)
             log.append(b"two")
@@ -67,6 +77,14 @@ class LocalTests(SynchronousTestCase):
             bodies = [entry.body for entry in log.tail(0, follow=False)]
             self.assertEqual(bodies, [b"one", b"two"])
         self.assert_ended(command, again)
+
+    def test_two_at_once(self) -> None:
+        """In different directories: they have different ports, and both serve."""
+        commands = [self.begun("--members", "1", directory=name) for name in ("one", "other")]
+        said = [self.said(command) for command in commands]
+        self.assertEqual(len({one["peers"] for one in said}), 2)
+        for command, document in zip(commands, said, strict=True):
+            self.assert_ended(command, document)
 
     def test_brokers(self) -> None:
         """A message to the master."""

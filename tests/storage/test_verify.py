@@ -17,7 +17,7 @@ from dledger.storage.files.term_file import TermFile
 from dledger.storage.start.verify import FINDINGS_MAX, VerifyReport, verify_directory
 from dledger.storage.store.file_store import FileStore
 from dledger.testing.world.memory_disk import MemoryDisk
-from dledger.values.errors import DirectoryError, StoreError
+from dledger.values.errors import DirectoryError
 from dledger.values.ledger.group_state import GroupState
 from dledger.values.ledger.lineage import Lineage, Standing
 from dledger.values.ledger.membership import Membership
@@ -68,6 +68,24 @@ class VerifyTests(SynchronousTestCase):
             self.assertEqual(first.index, index, first)
         if offset is not None:
             self.assertEqual(first.offset, offset, first)
+
+    def test_a_file_that_cannot_be_read(self) -> None:
+        """It is named with the reason, and the other files are looked at."""
+        self.close()
+        self.flip("identity", 20)
+        real = self.disk.read_file
+
+        def read_file(path: str) -> bytes:
+            if path.endswith(("termvote", "commitmark")):
+                raise OSError(errno.EIO, "Input/output error", path)
+            return real(path)
+
+        with mock.patch.object(self.disk, "read_file", read_file):
+            report = self.verify()
+        found = {one.file.rpartition("/")[2]: one.sentence for one in report.findings}
+        self.assertLessEqual({"termvote", "commitmark", "identity"}, {*found})
+        for name in ("termvote", "commitmark"):
+            self.assertIn("it cannot be read: Input/output error", found[name])
 
     def test_a_sound_ledger_has_no_finding(self) -> None:
         """Nothing to find after a clean stop."""
@@ -402,8 +420,11 @@ class VerifyTests(SynchronousTestCase):
         self.assertEqual((report.findings_count, len(report.findings)), (FINDINGS_MAX + 5, FINDINGS_MAX))
 
     def test_read_error_is_a_reason(self) -> None:
-        """The disk cannot read a small file: the directory cannot be verified, and that is said."""
+        """The disk cannot read any small file: each is named, and that the records were not looked at."""
         self.close()
         with mock.patch.object(self.disk, "read_file", side_effect=OSError(errno.EIO, "no sector")):
-            error = self.assertRaises(StoreError, verify_directory, self.disk, ROOT)
-        self.assertIn(f"{ROOT} cannot be read", str(error))
+            report = self.verify()
+        *small, last = report.findings
+        self.assertGreater(len(small), 2)
+        self.assertEqual({one.sentence for one in small}, {"it cannot be read: no sector"})
+        self.assertIn("its records were not looked at", last.sentence)

@@ -5,8 +5,10 @@ on a raft log with a name server. All of it is below one directory.
 
 Rule 1: ports are chosen once, and kept in the directory, so addresses stay from start to start.
 Rule 2: one process at a time uses a directory. All programs end with the command, however it ends.
-Rule 3: a program that ends by itself is started again, as a supervisor would do it, unless it ends again and
+Rule 3: a program that ends is started again, as a supervisor would do it, unless it ends by itself again and
 again at its start.
+Rule 4: commands in different directories take different ports, also when they start at the same time: one
+chooses and starts at a time.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -127,7 +130,8 @@ class Program:
             return ""
         lived_s = time.monotonic() - self.started_s
         how = f"by signal {-status}" if status < 0 else f"with status {status}"
-        self.short_starts = self.short_starts + 1 if lived_s < _STEADY_S else 0
+        is_own = lived_s < _STEADY_S and status != -signal.SIGKILL
+        self.short_starts = self.short_starts + 1 if is_own else 0
         if self.short_starts >= _STARTS_MAX:
             self.is_given_up = True
             return f"{self.name} ends at each start, {how}: see the end of {self.log}"
@@ -270,6 +274,33 @@ def _locked(directory: Path) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _alone() -> Iterator[None]:
+    """
+    Until the end of this, no other command of this user chooses ports, or starts programs.
+
+    @raise ClickException: another one takes too long.
+    """
+    path = Path(tempfile.gettempdir()) / f"dledger-local-{os.getuid()}"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        deadline_s, is_said = time.monotonic() + 2 * READY_S, False
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline_s:
+                    raise click.ClickException(f"another dledger local has {path} locked") from None
+            if not is_said:
+                say("waiting until another dledger local has started")
+                is_said = True
+            time.sleep(_POLL_S)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def _wait_serving(plan: Plan, programs: Sequence[Program]) -> None:
     """
     Wait until the group has a leader, and all members are healthy.
@@ -404,14 +435,15 @@ def local(
     directory = directory.resolve()
     with ExitStack() as ends, interrupted_by_sigterm():
         ends.enter_context(_locked(directory))
-        plan = kept_plan(directory / "local.json", "brokers" if rocketmq else "members", members)
-        programs = programs_of(plan, directory, settings)
-        ends.callback(_end, programs)
         try:
-            say(f"starting {len(programs)} programs below {directory}")
-            for one in programs:
-                one.start()
-            _wait_serving(plan, programs)
+            with _alone():
+                plan = kept_plan(directory / "local.json", "brokers" if rocketmq else "members", members)
+                programs = programs_of(plan, directory, settings)
+                ends.callback(_end, programs)
+                say(f"starting {len(programs)} programs below {directory}")
+                for one in programs:
+                    one.start()
+                _wait_serving(plan, programs)
             document = _document(plan, programs, directory)
             if as_json:
                 write_json_line(document)

@@ -23,6 +23,8 @@ _SOCKET, _WATCHDOG, _WATCHDOG_PID = "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_
 _PERIOD = re.compile(r"[0-9]{1,18}")
 #: Signs of life within the time that the supervisor waits for one.
 _SIGNS = 3
+#: Seconds between two of them, at least.
+_LEAST_S = 0.1
 
 
 class Supervisor:
@@ -53,7 +55,7 @@ class Supervisor:
         if self._watchdog_s > 0:
             alive = LoopingCall(self._send, "WATCHDOG=1")
             alive.clock = self._reactor
-            alive.start(self._watchdog_s / _SIGNS)
+            alive.start(max(self._watchdog_s / _SIGNS, _LEAST_S))
 
     def _send(self, text: str) -> None:
         address = "\0" + self._address[1:] if self._address.startswith("@") else self._address

@@ -159,14 +159,15 @@ def _verify(disk: Disk, data_path: str, report: VerifyReport, progress: Progress
     _check_small_files(disk, path, report)
     try:
         reader = LogReader.open(path, data_path=data_path, disk=disk)
-    except OSError:
-        if report.is_clean:
-            raise
-        return  # the file is named already
     except DirectoryError as error:
         if not disk.exists(data_path or f"{path}/data"):
             raise
         report.add(path, str(error))
+        return
+    except StoreError:
+        if report.is_clean:
+            raise
+        report.add(path, "its records were not looked at, as a file above cannot be read")
         return
     try:
         _Verifier(disk, reader, report, progress).run()
