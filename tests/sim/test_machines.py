@@ -31,7 +31,7 @@ from protocols.wire.ledger.own.own_entries import MACHINE_CHANNEL
 from tests.mutants.machines_catalogue import SHORT_LOGS as SHORT_LOGS_OF_MUTANTS
 
 #: Of short schedules in which everything comes up.
-SEEDS = (5, 6)
+SEEDS = (10, 12)
 
 
 class ScheduleTests(SynchronousTestCase):

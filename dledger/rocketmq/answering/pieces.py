@@ -15,14 +15,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator
-from typing import TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import attrs
 
 from dledger.values.hosts import end_host, shared_address
-from protocols.rocketmq.commands import CommandConnection
-from protocols.turn import Turn
-from protocols.wire.remoting import RemotingCommand
+
+if TYPE_CHECKING:  # tables, whose rows come in pieces, are also read by programs without Twisted
+    from protocols.rocketmq.commands import CommandConnection
+    from protocols.turn import Turn
+    from protocols.wire.remoting import RemotingCommand
 
 _T = TypeVar("_T")
 

@@ -290,6 +290,8 @@ class Misfortunes:
             self._clock.after(us, self._stumble, member)
 
     def _stumble(self, member: SimMember) -> None:
+        if self._cluster.is_calm:
+            return
         rng, network, disk = self._rng, self._cluster.network, member.disk
         other = rng.choice([one.member_id for one in self.members if one is not member])
         chance = rng.random()

@@ -154,6 +154,7 @@ class SimCluster:
             self._install(member_id, configs[member_id])
         self._spare_ids = spare_ids
         self.restarts_us: int | None = 1_500_000
+        self.is_calm = False
         self.clients: list[Caller] = []
 
     def _has_uncommitted(self, member_id: str) -> bool:
@@ -329,6 +330,7 @@ class SimCluster:
 
     def end_faults(self) -> None:
         """Heal every link and disk, resume and restart every member."""
+        self.is_calm = True
         self.network.heal_all()
         self.network.spike = self.network.twice = 0.0
         self.world.flush_us = self.options.flush_us
