@@ -27,6 +27,7 @@ MORE_KIB = 1024
 
 #: Requests that may take longer in one turn, and why.
 BEYOND: Mapping[str, str] = {
+    "broker 225": "64 lists of groups end in one save, which encodes all groups in one turn",
     "broker 320": "a batch is one put: up to 4,096 messages",
     "member APPEND in JSON": "5 ms for each MiB of Base64; large bodies belong in native frames",
     "member APPEND_IF in JSON": "as APPEND",

@@ -110,7 +110,7 @@ def _unit(suites: Sequence[str], *, budget_s: int) -> Stage:
 
 def _prices() -> Stage:
     """What every request costs, with large states; a sample of it is a unit test."""
-    return Stage(name="prices", command=_program("tests.prices", "--scale", "0.1"), budget_s=300,
+    return Stage(name="prices", command=_program("tests.prices", "--scale", "0.02"), budget_s=300,
                  read=read_check, counts="check")
 
 
