@@ -19,7 +19,7 @@ N ?= 5
 LATEST := .venv/latest
 CHOSEN = $(if $(ONLY),--only $(ONLY)) $(if $(SKIP),--skip $(SKIP))
 #: What the checks need, and what only some of them use by hand.
-CHECKS := dev,spark,connect,browser,tables-test
+CHECKS := dev,spark,connect,browser,tables-test,docs
 EVERYTHING := $(CHECKS),s3-test,bench
 
 # Images of containers set it. The tests start a thousand processes, each of which would compile every module of ours
@@ -105,10 +105,10 @@ bench: $(READY) ## quick measurements
 release-check: $(LIGHT) ## the news and the wheel of the next release, as a dry run: make release-check RELEASE=0.2.0
 	@$(BIN)/python -m tests.release_check $(RELEASE)
 
-docs: $(READY) ## API pages into build/api, the reference into build/docs; links and names in docs/ checked
-	@$(BIN)/python -m twisted.trial tests.test_docs
-	@$(BIN)/python -m tests.reference
-	@$(BIN)/pydoctor --quiet --docformat=epytext --html-output=build/api dledger protocols
+docs: $(READY) ## the site of the documents, build/site, with pages of the API; a wrong link is an error
+	@$(BIN)/python -m tests.site
+	@$(BIN)/pydoctor --quiet --docformat=epytext --html-output=build/site/api dledger protocols
+	@echo build/site/index.html
 
 format: $(LIGHT) ## import order and what else can be fixed by itself
 	@$(BIN)/python -m ruff check --fix dledger protocols tests benchmarks demo examples twisted setup.py
@@ -123,10 +123,10 @@ $(LIGHT): setup.py setup.cfg pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) \
 		|| { echo "Cannot make $(VENV); on Debian: apt-get install python3-venv"; exit 1; }
 	@echo "installing into $(VENV) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@$(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $(LIGHT)
 
 $(READY): $(LIGHT)
 	@echo "installing PySpark, Selenium and packages for tables into $(VENV) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$(CHECKS)]'
+	@$(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable '.[$(CHECKS)]'
 	@touch $(READY)

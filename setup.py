@@ -72,6 +72,8 @@ S3 = [*ARCHIVE, "s3fs>=2024.2"]
 S3_TEST = [*S3, "moto[server]>=5"]
 #: Pages in a real browser; Chromium and its driver come from the system.
 BROWSER = ["axe-selenium-python>=2.1", "selenium>=4.20"]
+#: The site of the documents.
+DOCS = ["furo>=2025.9", "myst-parser>=4", "sphinx>=8"]
 #: Generators of the benchmarks for peers; the product imports none of it.
 BENCH = ["grpcio>=1.76"]
 DEV = [
@@ -142,7 +144,7 @@ setup(
     extras_require={
         "export": EXPORT, "tables": TABLES, "tables-test": TABLES_TEST, "spark": SPARK, "connect": CONNECT,
         "tls": TLS, "acl": ACL, "tracing": TRACING, "archive": ARCHIVE, "s3": S3, "s3-test": S3_TEST,
-        "browser": BROWSER, "bench": BENCH, "dev": DEV,
+        "browser": BROWSER, "bench": BENCH, "docs": DOCS, "dev": DEV,
     },
     zip_safe=False,
     classifiers=[

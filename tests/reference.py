@@ -1,8 +1,7 @@
 # -*- test-case-name: tests.test_reference -*-
 """
 The tables of docs/reference.md, printed from the code: options of each program, codes, commands, metrics.
-
-    python -m tests.reference    write the whole page, build/docs/reference.md
+L{tests.site} writes the whole page.
 
 The page is written by people around the tables; C{*(table: NAME)*} is the place of one. The meaning of an
 option, a code or a command is in the code; L{tests.reference_remarks} has the few words that no code needs:
@@ -12,7 +11,6 @@ which value of a metric is a sign of trouble, and where a document goes on about
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -56,7 +54,6 @@ from tests.reference_remarks import COMMAND_REMARKS, METRIC_REMARKS
 
 PAGE = ROOT / "docs" / "reference.md"
 _PLACE = re.compile(r"^\*\(table: (.+)\)\*$", re.MULTILINE)
-BUILT = ROOT / "build" / "docs" / "reference.md"
 
 #: Fields of the classes of options that no operator gives: parts, and results.
 NOT_OPTIONS = frozenset({"store", "ha", "raft", "ignored", "role"})
@@ -347,14 +344,3 @@ def page(text: str) -> str:
             f"missing lines, or remove those that are too many"
         )
     return _PLACE.sub(lambda found: PRINTED[found[1]](), text)
-
-
-def main() -> None:
-    """Write the page."""
-    BUILT.parent.mkdir(parents=True, exist_ok=True)
-    BUILT.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-    sys.stdout.write(f"{BUILT.relative_to(ROOT)}\n")
-
-
-if __name__ == "__main__":
-    main()
