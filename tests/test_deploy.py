@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import attrs
 import yaml
 from twisted.scripts.twistd import ServerOptions
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
@@ -264,6 +265,47 @@ class ComposeTests(SynchronousTestCase):
             self.assertIn("interface=127.0.0.1", admin)
             self.assertIn(f'"http://127.0.0.1:{port}/healthz", timeout=4', check["test"][3])
             self.assertEqual(check["timeout"], "5s")
+
+
+class MonitoringTests(SynchronousTestCase):
+    """Prometheus and Grafana beside the group of three."""
+
+    def setUp(self) -> None:
+        place = DEPLOY / "monitoring"
+        self.services = yaml.safe_load((place / "compose.yaml").read_text("utf-8"))["services"]
+        self.sources = yaml.safe_load((place / "grafana-sources.yaml").read_text("utf-8"))
+        self.folders = yaml.safe_load((place / "grafana-folders.yaml").read_text("utf-8"))
+
+    def test_members(self) -> None:
+        """The members are those of the other file, but for their pages, which Prometheus asks by name."""
+        scraped = yaml.safe_load((DEPLOY / "monitoring" / "prometheus.yaml").read_text("utf-8"))
+        targets = scraped["scrape_configs"][0]["static_configs"][0]["targets"]
+        self.assertEqual(targets, [f"{name}:8080" for name in compose()["services"]])
+        for name, service in compose()["services"].items():
+            options = accepted(self.services[name]["command"]).subOptions
+            self.assertEqual(options["admin"], "tcp:8080:interface=0.0.0.0")
+            plain = attrs.evolve(options.member, insecure=False)
+            self.assertEqual(plain, accepted(service["command"]).subOptions.member)
+
+    def test_files(self) -> None:
+        """Each file that a container sees is there, and is named where its program looks; ports are local."""
+        seen = {}
+        for name in ("prometheus", "grafana"):
+            for volume in self.services[name]["volumes"]:
+                source, target, *_ = volume.split(":")
+                if source.startswith("./"):
+                    self.assertTrue((DEPLOY / source).is_file(), source)
+                    seen[target] = name
+            for port in self.services[name]["ports"]:
+                self.assertTrue(port.startswith("127.0.0.1:"), port)
+            self.assertEqual(self.services[name]["networks"], compose()["services"]["n0"]["networks"])
+            self.assertRegex(self.services[name]["image"], r":v?\d+\.\d+\.\d+$")
+        config = self.services["prometheus"]["command"][0].partition("=")[2]
+        self.assertEqual(seen[config], "prometheus")
+        folder = self.folders["providers"][0]["options"]["path"]
+        self.assertEqual(len([target for target in seen if target.startswith(f"{folder}/")]), 2)
+        source = self.sources["datasources"][0]
+        self.assertEqual((source["url"], source["isDefault"]), ("http://prometheus:9090", True))
 
 
 class DistributionTests(SynchronousTestCase):
