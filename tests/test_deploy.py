@@ -277,7 +277,7 @@ class MonitoringTests(SynchronousTestCase):
         self.folders = yaml.safe_load((place / "grafana-folders.yaml").read_text("utf-8"))
 
     def test_members(self) -> None:
-        """The members are those of the other file, but for their pages, which Prometheus asks by name."""
+        """The members are those of the other file, except their pages, which Prometheus asks by name."""
         scraped = yaml.safe_load((DEPLOY / "monitoring" / "prometheus.yaml").read_text("utf-8"))
         targets = scraped["scrape_configs"][0]["static_configs"][0]["targets"]
         self.assertEqual(targets, [f"{name}:8080" for name in compose()["services"]])

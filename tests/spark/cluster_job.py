@@ -15,7 +15,9 @@ import contextlib
 import io
 import json
 import os
+import signal
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -25,6 +27,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 #: For the stream, in seconds.
 _STREAM_S = 200
+#: Executors that are killed in one query, and the tasks that end before each.
+_KILLS, _TASKS_OF_KILL = 2, 8
 _TOO_BUSY = "Python worker failed to connect back"
 
 
@@ -107,6 +111,15 @@ class Job:
         finally:
             os.rename(f"{self.path}.away", self.path)
 
+    def killed(self) -> list[list[int]]:
+        """A batch and a stream whose executors are killed as their tasks end."""
+        found = []
+        for read in (lambda **few: _summary(self._load("path", self.path, **few)),
+                     lambda **few: self._stream("path", self.path, **few)):
+            with _killing(self.spark):
+                found.append(read(maxRecordsPerPartition="5"))
+        return found
+
     def errors(self) -> list[str]:
         """The errors of a batch, one for each Python of workers in C{DLEDGER_TEST_PYTHONS}."""
         import dledger.spark
@@ -119,9 +132,10 @@ class Job:
             found.append(_error_of(self._load("path", self.path)))
         return found
 
-    def _stream(self, place: str, value: str) -> list[int]:
+    def _stream(self, place: str, value: str, **options: str) -> list[int]:
         out = tempfile.mkdtemp(prefix="dledger-cluster-")
-        reader = self.spark.readStream.format("dledger").option(place, value).option("minPartitions", "2")
+        reader = self.spark.readStream.format("dledger").options(**options)
+        reader = reader.option(place, value).option("minPartitions", "2")
         query = (
             reader.option("startingOffsets", "earliest").load().selectExpr("index").writeStream
             .format("parquet").option("path", f"{out}/rows")
@@ -130,6 +144,48 @@ class Job:
         if not query.awaitTermination(_STREAM_S):
             raise TimeoutError(f"a stream did not end within {_STREAM_S} s")
         return _numbers(self.spark.read.parquet(f"{out}/rows"), "count(*)", "sum(index)")
+
+
+@contextlib.contextmanager
+def _killing(spark: SparkSession) -> Iterator[None]:
+    """
+    Meanwhile, SIGKILL to C{_KILLS} executors, each when C{_TASKS_OF_KILL} more tasks have ended.
+
+    @raise AssertionError: none was killed.
+    """
+    killed, is_over = list[int](), threading.Event()
+
+    def run() -> None:
+        tracker, ended = spark.sparkContext.statusTracker(), dict[int, int]()
+        while len(killed) < _KILLS and not is_over.wait(0.01):
+            for stage in tracker.getActiveStageIds():
+                count = getattr(tracker.getStageInfo(stage), "numCompletedTasks", 0)
+                ended[stage] = max(count, ended.get(stage, 0))
+            executors = _executors(spark)
+            if sum(ended.values()) >= _TASKS_OF_KILL * (1 + len(killed)) and executors:
+                killed.append(executors[0])
+                os.kill(executors[0], signal.SIGKILL)
+
+    killer = threading.Thread(target=run)
+    killer.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        killer.join()
+    assert killed, "no executor was killed"
+
+
+def _executors(spark: SparkSession) -> list[int]:
+    """The processes of this application's executors, oldest first."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            words = place.read_text().split("\0")
+            if "org.apache.spark.executor.CoarseGrainedExecutorBackend" in words \
+                    and spark.sparkContext.applicationId in words:
+                found.append(int(place.parent.name))
+    return sorted(found)
 
 
 def _patiently(run: Callable[[], object]) -> object:

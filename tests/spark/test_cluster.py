@@ -106,9 +106,18 @@ class ClusterTests(SynchronousTestCase):
         self.assertIn(self.path, gone)
 
     def test_local_cluster(self) -> None:
-        """Two executors, each a process of this machine."""
+        """
+        Two executors, each a process of this machine, with copies of slow tasks: a batch and a stream have
+        each row once, too, while executors are killed.
+        """
         parts = ("columnar", "directory", "members", "messages", "members_stream")
-        self.assertEqual(self.job("local-cluster[2,1,1024]", *parts), self.some(*parts))
+        found = self.job("local-cluster[2,1,1024]", *parts, "killed", settings={
+            "spark.task.maxFailures": "20", "spark.speculation": "true", "spark.speculation.interval": "10ms",
+            "spark.speculation.quantile": "0.1", "spark.speculation.multiplier": "1.01",
+            "spark.speculation.minTaskRuntime": "1ms",
+        })
+        summary = cast(list[int], self.all["directory"])
+        self.assertEqual(found, {**self.some(*parts), "killed": [summary, summary[:2]]})
 
     def test_wrong_package(self) -> None:
         """

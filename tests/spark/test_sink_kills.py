@@ -4,7 +4,8 @@ A stream into a group under SIGKILL: the process that appends dies in the middle
 without it, the leader dies. In the end each row is in the log once, in its order.
 
 Kills come at numbers of entries of the group; their places are those of a seed. DLEDGER_SINK_KILLS sets how
-many, DLEDGER_SINK_SEED which.
+many, DLEDGER_SINK_SEED which, and with DLEDGER_SINK_VICTIM every kill is of that kind: workers, driver (a
+worker that appends goes on), all (driver, JVM and workers), leader.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ from tests.spark.test_live import LiveCase
 _SECONDS = 600.0
 _KILLS = int(os.environ.get("DLEDGER_SINK_KILLS", "4"))
 _SEED = int(os.environ.get("DLEDGER_SINK_SEED", "1"))
+#: By the last digit of a kill's number; the workers die at the others.
+_VICTIMS = {4: "leader", 7: "driver", 9: "all"}
+_VICTIM = os.environ.get("DLEDGER_SINK_VICTIM", "")
 #: Rows between two kills.
 _ROWS = 180
 
@@ -117,12 +121,13 @@ class KillTests(LiveCase):
             if dead:
                 group.members[dead].start()
                 dead = ""
-            if number % 10 == 4:
+            victim = _VICTIM or _VICTIMS.get(number % 10, "workers")
+            if victim == "leader":
                 dead = group.leader(among=tuple(
                     member_id for member_id, member in group.members.items() if member.is_running))
                 group.members[dead].kill()
-            elif number % 10 == 7:
-                query.kill_driver()
+            elif victim in ("driver", "all"):
+                (query.kill if victim == "all" else query.kill_driver)()
                 starts += 1
                 query = SinkChild(ledger.path, group.peers_text, self.directory, starts)
                 self.addCleanup(query.kill)

@@ -7,7 +7,7 @@ pandas, Arrow, RDDs, caches, checkpoints, streams. The scans have several partit
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +36,16 @@ SPLIT: dict[str, Any] = {"fetchBytes": 700, "minPartitions": 3}
 class WaysCase(SparkCase):
     """
     @ivar sizes: index and length of the body of each row.
+    @cvar settings: of the session, which the tests of these ways change.
     """
+
+    settings: Mapping[str, str] = {}
 
     def setUp(self) -> None:
         super().setUp()
+        for name, value in self.settings.items():
+            self.spark.conf.set(name, value)
+            self.addCleanup(self.spark.conf.unset, name)
         self.ledger.fill(200, seed=5)
         self.ledger.commit()
         self.sizes = sorted((row[0], len(row[7])) for row in plain_rows(self.path))
@@ -80,14 +86,6 @@ class FunctionTests(WaysCase):
         one = self.frame().select("index", length("body").alias("n"))
         joined = one.join(self.frame().select("index", F.length("body").alias("m")), "index")
         self.assertSizes(joined.where("n = m").select("index", "n").collect())
-
-    def test_without_adaptive(self) -> None:
-        """Without adaptive execution, without code generation."""
-        length = F.udf(lambda body: len(body), "int")
-        for name in ("spark.sql.adaptive.enabled", "spark.sql.codegen.wholeStage"):
-            self.spark.conf.set(name, "false")
-            self.addCleanup(self.spark.conf.unset, name)
-            self.assertSizes(self.frame().select("index", length("body")).collect())
 
     def test_pandas_udf(self) -> None:
         """Series by series, and an iterator of them."""
@@ -209,6 +207,19 @@ class RowTests(WaysCase):
 
         patiently(run)
         self.assertSizes(found)
+
+
+class WithoutExtensionTests(FunctionTests, GroupTests, RowTests):
+    """All these ways without the extension, without adaptive execution, and without generated code."""
+
+    settings = {SETTING: "false", "spark.sql.adaptive.enabled": "false",
+                "spark.sql.codegen.wholeStage": "false"}
+
+
+class NotAdaptiveTests(FunctionTests, GroupTests, RowTests):
+    """All these ways with the extension, without adaptive execution."""
+
+    settings = {"spark.sql.adaptive.enabled": "false"}
 
 
 class RecipeTests(SparkCase):
