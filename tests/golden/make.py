@@ -9,6 +9,7 @@ with every later version. Here is what each has; C{expected.json} has what is fo
     archive, backup    of that member
     broker      a master with messages in two queues and the offset of a consumer
     raft-broker    the same on a raft log
+    checkpoint, export    of a stream of Spark in its second batch, and of dledger export: both of the member
 """
 
 from __future__ import annotations
@@ -19,15 +20,19 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dledger
 from tests.processes.brokers import FILE_SIZE, Broker, Remoting
 from tests.processes.children import free_ports, free_triple, wait_until
 from tests.processes.members import ROOT, Member, ended_well
 from tests.processes.raft_brokers import RaftTrio
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 HERE = Path(__file__).resolve().parent
 MEMBER_OPTIONS: dict[str, object] = {
@@ -110,6 +115,33 @@ def made_brokers(directory: Path) -> dict[str, Any]:
     return {"messages": messages, "consumed": CONSUMED}
 
 
+def made_reads(directory: Path, member: Path) -> dict[str, Any]:
+    """Of a member's directory: a checkpoint of a stream that failed in its second batch, and an export."""
+    from pyspark.errors import StreamingQueryException
+
+    import dledger.spark
+
+    spark = dledger.spark.session("dledger golden", master="local[1]")
+    rows: list[int] = []
+
+    def take(frame: DataFrame, number: int) -> None:
+        if number:
+            raise RuntimeError("a later version goes on here")
+        rows.extend(row[0] for row in frame.select("index").collect())
+
+    stream = spark.readStream.format("dledger").option("startingOffsets", "earliest")
+    query = (
+        stream.option("maxOffsetsPerTrigger", str(READ * 10)).load(str(member)).writeStream.foreachBatch(take)
+        .option("checkpointLocation", str(directory / "checkpoint")).trigger(availableNow=True).start()
+    )
+    with suppress(StreamingQueryException):
+        query.awaitTermination()
+    spark.stop()
+    subprocess.run([sys.executable, "-c", CLI, "export", str(member), str(directory / "export")], check=True,
+                   cwd=ROOT, capture_output=True)
+    return {"read": sorted(rows)}
+
+
 def main() -> None:
     """Make, and pack."""
     (release,) = sys.argv[1:]
@@ -118,10 +150,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         expected = {"member": made_member(directory), "broker": made_brokers(directory),
+                    "reads": made_reads(directory, directory / "member" / "dledger-n0"),
                     "file_size": FILE_SIZE, "made_by": dledger.__version__}
         for kind, path in (
             ("member", "member"), ("archive", "archive"), ("backup", "backup"), ("broker", "packed-broker"),
-            ("raft-broker", "packed-raft-broker"),
+            ("raft-broker", "packed-raft-broker"), ("checkpoint", "checkpoint"), ("export", "export"),
         ):
             # Of files that are reserved, and mostly empty, the holes are packed as such.
             subprocess.run(["tar", "--sparse", "-cJf", str(target / f"{kind}.tar.xz"), "-C", str(directory),
