@@ -71,10 +71,10 @@ def missing_news(text: str) -> list[str]:
     ]
 
 
-def wheel(directory: Path) -> Path:
-    """Make a wheel of the last commit in C{directory}: files that git does not have are not in it."""
+def wheel(directory: Path, commit: str = "HEAD") -> Path:
+    """Make a wheel of a commit in C{directory}: files that git does not have are not in it."""
     source = directory / "source"
-    packed = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, capture_output=True, check=True, timeout=60)
+    packed = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, check=True, timeout=60)
     with tarfile.open(fileobj=BytesIO(packed.stdout)) as archive:
         archive.extractall(source, filter="data")
     subprocess.run(

@@ -33,12 +33,13 @@ class Member(Child):
     def __init__(
         self, self_id: str, peers: Mapping[str, str], directory: Path, *, group: str = "default",
         options: Mapping[str, object] | None = None, extra: tuple[str, ...] = (),
-        descriptors: int | None = None, modules: Path = ROOT,
+        descriptors: int | None = None, modules: Path = ROOT, tree: Path = ROOT,
     ) -> None:
         """
         @param options: configuration by the names of L{dledger.values.ledger.config.DLedgerConfig}.
         @param extra: further words of the command line.
         @param modules: a directory of modules, besides those of the tree.
+        @param tree: the directory of the packages that it runs.
         @param descriptors: soft and hard limit of open files; None: those of this process.
         """
         self.self_id = self_id
@@ -54,7 +55,7 @@ class Member(Child):
             command += ["--set", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
         super().__init__(
             self_id, [*command, *extra], log_path=directory / f"{self_id}.log",
-            environment={"PYTHONPATH": f"{ROOT}:{modules}", "PYTHONUNBUFFERED": "1"},
+            environment={"PYTHONPATH": f"{tree}:{modules}", "PYTHONUNBUFFERED": "1"},
         )
         self._group = group
 
