@@ -138,7 +138,7 @@ COMMAND_REMARKS: Mapping[str, str] = {
     "dledger completion": "`--install` writes it to the file that the shell reads; for `bash`, `zsh` and "
                           "`fish`.",
     "dledger help": "For example `dledger help member add`.",
-    "dledger export": "To Parquet files or lines of JSON; see [spark](spark.md#export).",
+    "dledger export": "To Parquet files or lines of JSON; see [spark](spark-reference.md#export).",
     "dledger ha-status": "Of RocketMQ brokers, Java's or ours: see [its lines](#lines-of-ha-status).",
     "dledger ha-resolve": "See [a slave that has stopped](operations.md#ha-resolve).",
     "dledger member": "See [Changing the members](operations.md#changing-the-members-of-a-running-group).",

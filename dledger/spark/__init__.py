@@ -31,7 +31,7 @@ def read(path: str = "", *, columns: tuple[str, ...] = (), **options: object) ->
 
     @param path: as C{load(path)}; or the option C{bootstrap} names members.
     @param columns: those wanted, in this order; none: all.
-    @param options: of the source, see docs/spark.md.
+    @param options: of the source, see docs/spark-reference.md.
     @raise OptionError: an option or a column does not exist, or makes no sense.
     """
     # Imported here: a session does not need Arrow in this process.
@@ -47,7 +47,7 @@ def register(spark: SparkSession) -> None:
     """
     Make C{format("dledger")} known to a session.
 
-    Needed only if Spark does not find C{pyspark_dledger}: see docs/spark.md, "Registration".
+    Needed only if Spark does not find C{pyspark_dledger}: see docs/spark-reference.md, "Sessions".
 
     @param spark: a C{SparkSession}.
     """

@@ -260,4 +260,9 @@ def make_known(spark: SparkSession) -> None:
         context.environment[PROCESSORS_NAME] = str(context.defaultParallelism)
     except PySparkException:
         pass  # Spark Connect: its server plans
-    spark.dataSource.register(DLedgerDataSource)
+    try:
+        spark.dataSource.register(DLedgerDataSource)
+    except PySparkException as error:
+        # PySpark 4.0 does not take a source again that its workers have found.
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise

@@ -123,7 +123,7 @@ def _read(scan: Scan, partition: InputPartition) -> Iterator[pa.RecordBatch]:
 
 
 class DLedgerDataSource(Shipped, DataSource):
-    """See docs/spark.md for options and columns."""
+    """See docs/spark-reference.md for options and columns."""
 
     @classmethod
     def name(cls) -> str:

@@ -112,7 +112,7 @@ EXPORT_OPTIONS = (
     ExportOption(name="from", read=_whole(0), kind="INDEX",
                  help="First index of a new export; not given: the first one of the log."),
     ExportOption(name="option", read=_pair, kind="NAME=VALUE", is_repeated=True,
-                 help="Any option of the Spark source, such as verifyCrc=true; see docs/spark.md."),
+                 help="Any option of the Spark source, such as verifyCrc=true; see docs/spark-reference.md."),
     ExportOption(name="interval", read=_seconds(0.001), default="1", kind="SECONDS",
                  help="Seconds between two reads of a log that is followed."),
     ExportOption(name="max-delay", read=_seconds(0), default="60", kind="SECONDS",

@@ -22,7 +22,6 @@ import tempfile
 import venv
 from collections.abc import Sequence
 from pathlib import Path
-from zipfile import ZipFile
 
 import pyspark
 
@@ -152,17 +151,6 @@ def switched(name: str, *, machines: Path, driver: Path | str = sys.executable) 
     program.write_text(_SWITCH % (shlex.quote(str(machines)), shlex.quote(str(driver))))
     program.chmod(0o755)
     return str(program)
-
-
-@functools.cache
-def archive() -> Path:
-    """The package as C{--py-files} takes it."""
-    target = place() / "dledger-spark.zip"
-    with ZipFile(target, "w") as file:
-        for top in _PACKAGES:
-            for source in sorted((ROOT / top).rglob("*.py")):
-                file.write(source, source.relative_to(ROOT))
-    return target
 
 
 def job_alone() -> str:

@@ -17,12 +17,11 @@ from tests.processes.members import ROOT
 from tests.spark.ledgers import plain_rows
 from tests.spark.test_scan import LedgerCase
 
-TEXT = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
 
-
-def recipe(heading: str, number: int = 0) -> str:
+def recipe(heading: str, number: int = 0, *, page: str = "spark-reference") -> str:
     """The indented pieces of code below a heading, by number."""
-    section = re.split(r"\n#+ ", TEXT[TEXT.index(f"\n{heading}\n") + 1 :].split("\n", 1)[1])[0]
+    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    section = re.split(r"\n#+ ", text[text.index(f"\n{heading}\n") + 1 :].split("\n", 1)[1])[0]
     pieces = re.findall(r"(?:^    .*\n|^\n(?=    ))+", section, re.MULTILINE)
     found = [piece for piece in pieces if piece.strip()]
     return "\n".join(line[4:] for line in found[number].splitlines())
@@ -66,7 +65,7 @@ class StreamTests(LedgerCase):
 
 
 class RecipeTests(LedgerCase):
-    """The pieces of code of docs/spark.md."""
+    """The pieces of code of docs/spark-reference.md."""
 
     def setUp(self) -> None:
         super().setUp()

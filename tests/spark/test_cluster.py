@@ -7,6 +7,7 @@ Connect server. One standalone cluster serves all tests.
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Mapping
 from typing import cast
@@ -15,16 +16,17 @@ from zlib import crc32
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.spark.jvm import EXTENSION, JAR
+from tests.release_check import wheel
 from tests.spark import jvms
 from tests.spark.clusters import (
     SPARK_HOME,
     Found,
     SparkServer,
-    archive,
     bare_python,
     job_alone,
     machine,
     other_python,
+    place,
     run_job,
     standalone,
     switched,
@@ -32,6 +34,7 @@ from tests.spark.clusters import (
 from tests.spark.ledgers import Ledger
 from tests.spark.members import FakeMember, records_of
 from tests.spark.sessions import CONFIG
+from tests.spark.test_arrow import recipe
 from tests.spark.test_commit_log import BrokerLog
 
 _BODIES = [b"body %d" % number for number in range(300)]
@@ -106,18 +109,9 @@ class ClusterTests(SynchronousTestCase):
         self.assertIn(self.path, gone)
 
     def test_local_cluster(self) -> None:
-        """
-        Two executors, each a process of this machine, with copies of slow tasks: a batch and a stream have
-        each row once, too, while executors are killed.
-        """
+        """Two executors, each a process of this machine."""
         parts = ("columnar", "directory", "members", "messages", "members_stream")
-        found = self.job("local-cluster[2,1,1024]", *parts, "killed", settings={
-            "spark.task.maxFailures": "20", "spark.speculation": "true", "spark.speculation.interval": "10ms",
-            "spark.speculation.quantile": "0.1", "spark.speculation.multiplier": "1.01",
-            "spark.speculation.minTaskRuntime": "1ms",
-        })
-        summary = cast(list[int], self.all["directory"])
-        self.assertEqual(found, {**self.some(*parts), "killed": [summary, summary[:2]]})
+        self.assertEqual(self.job("local-cluster[2,1,1024]", *parts), self.some(*parts))
 
     def test_wrong_package(self) -> None:
         """
@@ -141,22 +135,37 @@ class ClusterTests(SynchronousTestCase):
             r"has dledger .*\(sources (?!\1)\w+\): install the same version",
         )
 
-    def test_archive(self) -> None:
+    def test_recipe(self) -> None:
         """
-        C{spark-submit --py-files} brings the package to a driver and to executors that do not have it, and
-        C{--jars} the extension. Streams need the archive in the driver's C{PYTHONPATH}, too.
+        The recipe of docs/spark.md: C{spark-submit} brings package and extension to a driver and to executors
+        that do not have them. A batch and a stream have each row once, too, while executors are killed, with
+        copies of slow tasks.
         """
+        settings = {
+            **CONFIG, **_SETTINGS, "spark.task.maxFailures": "20", "spark.speculation": "true",
+            "spark.speculation.interval": "10ms", "spark.speculation.quantile": "0.1",
+            "spark.speculation.multiplier": "1.01", "spark.speculation.minTaskRuntime": "1ms",
+        }
+        summary, parts = cast(list[int], self.all["directory"]), ("columnar", "directory", "members_stream")
+        job = shlex.join([*_options(settings), str(job_alone())])
+        made = place() / "recipe"
+        made.mkdir()
+        submit = str(SPARK_HOME / "bin" / "spark-submit")
+        script = recipe("## On a cluster", page="spark")
+        for words, others in (
+            ("pip install", f"{sys.executable} -m pip install -q"), ("stage dledger", f"stage {wheel(made)}"),
+            ("spark://host:7077", "local-cluster[2,1,1024]"), ("spark-submit", submit),
+            ("job.py", f'{job} "$@"'),
+        ):
+            self.assertIn(words, script)
+            script = script.replace(words, others)
         bare = bare_python()
-        command = [
-            str(SPARK_HOME / "bin" / "spark-submit"), "--master", standalone(), "--py-files", str(archive()),
-            *_WITH_EXTENSION, *_options({**CONFIG, **_ONE_EXECUTOR}), job_alone(),
-        ]
-        parts = ("columnar", "directory", "members_stream")
         found = run_job(
-            "spark-submit", command, self.data, *parts, PYTHONPATH=str(archive()),
-            PYSPARK_DRIVER_PYTHON=str(bare), PYSPARK_PYTHON=switched("alone", machines=bare, driver=bare),
+            "spark-submit", ["bash", "-ec", f"cd {made}\n{script}", "recipe"], self.data, *parts, "killed",
+            PYTHONPATH="", PYSPARK_DRIVER_PYTHON=str(bare), PYSPARK_PYTHON=str(bare),
+            PATH=f"{bare.parent}:{os.environ['PATH']}",
         )
-        self.assertEqual(found, self.some(*parts))
+        self.assertEqual(found, {**self.some(*parts), "killed": [summary, summary[:2]]})
 
     def test_connect(self) -> None:
         """

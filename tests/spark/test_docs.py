@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.spark.test_docs -*-
-"""docs/spark.md agrees with the code: options and their defaults, columns and their types."""
+"""docs/spark-reference.md agrees with the code: options and their defaults, columns and their types."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dledger.spark.rocketmq.messages import MESSAGE_COLUMNS
 from protocols.wire.ledger.own.own_entries import OwnKind
 from tests.processes.members import ROOT
 
-TEXT = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
+TEXT = (ROOT / "docs" / "spark-reference.md").read_text(encoding="utf-8")
 
 
 def named(heading: str) -> list[str]:

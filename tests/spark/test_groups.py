@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.spark.test_groups -*-
-"""Several groups in one query, and their lags: the recipes of docs/spark.md, as they stand there."""
+"""Several groups in one query, and their lags: the recipes of docs/spark-reference.md as they stand."""
 
 from __future__ import annotations
 

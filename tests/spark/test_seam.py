@@ -323,8 +323,8 @@ class ExportTests(SeamCase):
             self.assertEqual(exported(out), self.all_rows)
 
     def test_recipe(self) -> None:
-        """The commands of docs/spark.md."""
-        text = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
+        """The commands of docs/spark-reference.md."""
+        text = (ROOT / "docs" / "spark-reference.md").read_text(encoding="utf-8")
         section = text[text.index("\n## Archives\n") : text.index("\n## TLS\n")]
         commands = [line.split()[1:] for line in section.splitlines() if line.startswith("    dledger ")]
         self.assertEqual(len(commands), 3)

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.spark.test_sink -*-
-"""The sink with a real Spark and real members: jobs, streams, the recipes of docs/spark.md, refusals."""
+"""The sink with a real Spark and real members: jobs, streams, recipes of the reference, refusals."""
 
 from __future__ import annotations
 

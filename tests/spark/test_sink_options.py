@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.spark.test_sink_options -*-
-"""The options of the sink, and their list in docs/spark.md."""
+"""The options of the sink, and their list in docs/spark-reference.md."""
 
 from __future__ import annotations
 

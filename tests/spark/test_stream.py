@@ -365,8 +365,8 @@ class QueryTests(SparkCase):
             query.stop()
 
     def test_archive(self) -> None:
-        """The recipe of docs/spark.md, and a stream that begins in the archive and ends in the log."""
-        text = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
+        """The recipe of the reference, and a stream that begins in the archive and ends in the log."""
+        text = (ROOT / "docs" / "spark-reference.md").read_text(encoding="utf-8")
         section = text[text.index("\n## Archives\n") : text.index("\n## TLS\n")]
         archive = f"{self.path}-archive"
         end = ship(self.path, archive).end_index + 1

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.spark.test_tables_cli -*-
-"""C{dledger export --to}: killed and started again, its refusals, and the recipes of docs/spark.md."""
+"""C{dledger export --to}: killed and started again, its refusals, and the recipes of the reference."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _HEADING = "### Tables"
 
 
 def section() -> str:
-    """What docs/spark.md says about tables."""
-    text = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
+    """What docs/spark-reference.md says about tables."""
+    text = (ROOT / "docs" / "spark-reference.md").read_text(encoding="utf-8")
     text = text[text.index(f"\n{_HEADING}\n") + len(_HEADING) + 2 :]
     return text[: text.index("\n### ")]
 

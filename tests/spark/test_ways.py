@@ -223,7 +223,7 @@ class NotAdaptiveTests(FunctionTests, GroupTests, RowTests):
 
 
 class RecipeTests(SparkCase):
-    """The pieces of code of docs/spark.md that decode bodies and find groups."""
+    """The pieces of code of docs/spark-reference.md that decode bodies and find groups."""
 
     def rows(self, number: int, name: str, bodies: list[bytes]) -> list[tuple[Any, ...]]:
         """What a recipe makes of bodies. @param name: of its frame."""

@@ -134,7 +134,7 @@ class ExportSource:
         engine: str = ARROW, follows: bool = False,
     ) -> ExportSource:
         """
-        @param options: of the source, see docs/spark.md.
+        @param options: of the source, see docs/spark-reference.md.
         @param columns: empty: all.
         @param engine: L{ARROW}, or C{spark}.
         @param follows: the export has no end.

@@ -7,7 +7,7 @@ A job writes the files of one part below C{_pending}; the driver renames them, a
 of the directory, and a task that fails and is repeated leaves no files behind. The two engines may take
 turns on one directory.
 
-Does not follow a log: that is C{spark.readStream} (docs/spark.md, "Streams").
+Does not follow a log: that is C{spark.readStream} (docs/spark-reference.md, "Streams").
 """
 
 from __future__ import annotations

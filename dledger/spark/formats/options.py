@@ -2,8 +2,8 @@
 """
 The options of the source: names as in Kafka's source if it has the option; case does not matter.
 
-L{OPTIONS} is the table of docs/spark.md; a test compares them. Rule: an unknown name, or a name that makes no
-sense in its place, is an error that names the nearest known one or the reason.
+L{OPTIONS} is the table of docs/spark-reference.md; a test compares them. Rule: an unknown name, or a name
+that makes no sense in its place, is an error that names the nearest known one or the reason.
 
 Knows nothing of files, sockets and Spark.
 """
@@ -46,7 +46,7 @@ class Option:
     One line of the table.
 
     @ivar field: the attribute of L{ScanOptions}.
-    @ivar default: as docs/spark.md shows it.
+    @ivar default: as docs/spark-reference.md shows it.
     """
 
     name: str
@@ -156,7 +156,7 @@ def option_named(name: str) -> Option:
 @attrs.frozen(kw_only=True)
 class ScanOptions:
     """
-    The options of a scan; see docs/spark.md for each. Exactly one of C{path} and C{bootstrap} is set.
+    The options of a scan, see docs/spark-reference.md. Exactly one of C{path} and C{bootstrap} is set.
 
     @ivar archive: a directory or a URL with older entries of the same log.
     @ivar archive_options: of the store, as fsspec's.

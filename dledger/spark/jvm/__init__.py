@@ -4,7 +4,8 @@ A small extension of Spark, in Java: a scan of the format C{dledger} reads only 
 and hands Arrow's batches to Spark without making a row of each record. And a catalog, whose tables are logs.
 
 Python plans the scan and reads the log, as without the extension, so the rows and the errors are the same.
-PySpark's interface for sources in Python has neither of the two: docs/spark.md, "Columns without rows".
+PySpark's interface for sources in Python has neither of the two: docs/spark-reference.md, "Columns without
+rows".
 
 The extension calls parts of Spark that are not public, so it is for one series of versions.
 """
@@ -18,7 +19,7 @@ from pathlib import Path
 JAR = Path(__file__).with_name("dledger-spark.jar")
 #: For C{spark.sql.extensions}.
 EXTENSION = "org.dledger.spark.LedgerExtensions"
-#: For C{spark.sql.catalog.NAME}: logs as tables, docs/spark.md, "Tables by name".
+#: For C{spark.sql.catalog.NAME}: logs as tables, docs/spark-reference.md, "Catalog".
 CATALOG = "org.dledger.spark.LogCatalog"
 #: The versions of Spark that the extension is for begin so.
 SPARK_SERIES = "4.3."

@@ -7,8 +7,8 @@ of the records. Bodies are one binary array over whole records; Arrow cuts off t
 header are compared, as arrays, with the place of the record (L{dledger.spark.formats.record_headers}); a
 record that does not fit is damaged. The log's own entries are left out (L{dledger.spark.ledger.own_rows}).
 
-Column names and types are those of docs/spark.md; a test compares them. A user's schema may name any of the
-columns in any order. The Arrow types are exactly those that Spark expects.
+Column names and types are those of docs/spark-reference.md; a test compares them. A user's schema may name
+any of the columns in any order. The Arrow types are exactly those that Spark expects.
 """
 
 from __future__ import annotations

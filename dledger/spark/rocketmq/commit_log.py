@@ -11,8 +11,8 @@ range, if the candidates of that block follow each other without a gap, and else
 The log ends after its last whole record. A record that is not sound, with a sound one after it, is damage.
 The broker may be writing the next one at this moment, so the last records are checked closely: lengths,
 checksum of the body, and a last byte that is not zero (the properties are text). There is no commit:
-docs/spark.md says what that means. A log that ends before a message that the store's other files name is
-damaged at its end (L{dledger.spark.rocketmq.queue_ends}).
+docs/spark-reference.md says what that means. A log that ends before a message that the store's other files
+name is damaged at its end (L{dledger.spark.rocketmq.queue_ends}).
 """
 
 from __future__ import annotations

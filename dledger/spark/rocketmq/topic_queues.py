@@ -7,9 +7,9 @@ messages at the two units around a range, and those of all units in it, must hav
 numbers of their units. Then none is missing between them. What does not fit is a L{QueueMisfit}; the caller
 walks the log instead.
 
-What cannot be seen here is said in docs/spark.md (option C{byQueues}). Queues are written after the log, and
-by a broker of ours in turns, so they are asked only about files of the log that are older than the checkpoint
-says, which is the rule by which a broker itself trusts them after a crash.
+What cannot be seen here is said in docs/spark-reference.md (option C{byQueues}). Queues are written after
+the log, and by a broker of ours in turns, so they are asked only about files of the log that are older than
+the checkpoint says, which is the rule by which a broker itself trusts them after a crash.
 
 Source: ConsumeQueue.java, StoreCheckpoint.java, CommitLog.recoverAbnormally (4.9.8, 5.3.3).
 """

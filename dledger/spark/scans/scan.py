@@ -143,7 +143,7 @@ class Scan:
         is_stream: bool = False,
     ) -> Scan:
         """
-        @param given: options of docs/spark.md, names in any case.
+        @param given: options of docs/spark-reference.md, names in any case.
         @param wanted: name and Spark type of the columns wanted; None: all.
         @raise OptionError: an option or a column does not exist or makes no sense.
         """

@@ -2,7 +2,7 @@
 """
 The options of the sink. Those that the source has, too, mean the same.
 
-L{SINK_OPTIONS} is the table of docs/spark.md, section "Sink"; a test compares them.
+L{SINK_OPTIONS} is the table of docs/spark-reference.md, section "Sink"; a test compares them.
 
 Knows nothing of Spark, members and logs.
 """
@@ -75,7 +75,7 @@ def _unknown(name: str, _text: str) -> OptionError:
 @attrs.frozen(kw_only=True)
 class SinkOptions:
     """
-    The options of a sink; see docs/spark.md for each.
+    The options of a sink; see docs/spark-reference.md for each.
 
     @ivar sink_id: empty: not given; then nobody else uses the name of the sink.
     @ivar batch_id: -1: not given.
