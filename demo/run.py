@@ -5,10 +5,10 @@ Three members on this machine; one of them is killed in the middle of the work, 
     make demo                                  every line of every text file of this repository
     python -m demo.run --input /var/log/syslog  any other file
 
-The members are C{twistd} processes on free ports of the loopback interface, in a temporary directory.
-The writer numbers its lines. When the leader is killed, some of its lines are under way, and their outcome is
-unknown; so the writer waits for a new leader, has a mark committed there (all entries before it are final),
-reads the log, and continues after the last line in it. At the end Spark reads all entries from the members
+C{dledger local} runs the members, in a temporary directory, and starts again what is killed. The writer
+numbers its lines. When the leader is killed, some of its lines are under way, and their outcome is unknown;
+so the writer waits for a new leader, has a mark committed there (all entries before it are final), reads the
+log, and continues after the last line in it. At the end Spark reads all entries from the members
 (L{demo.spark_end}), and then the files of all three members are read directly.
 """
 
@@ -42,9 +42,9 @@ from rich.table import Table
 import dledger
 from demo.spark_end import expectation, verdict
 from dledger import AppendError, Log
-from tests.processes.children import Child, ChildError, end_all
+from tests.processes.children import Child, ChildError, end_all, wait_until
 from tests.processes.ledgers import LedgerFault, assert_identical, read_records
-from tests.processes.members import Group, Member, ended_well
+from tests.processes.members import Group, Member
 
 ROOT = Path(__file__).resolve().parents[1]
 _SKIPPED = {"build", "dist", "node_modules", "__pycache__", "dledger-data", "dledger-local", "demo-data"}
@@ -57,6 +57,7 @@ WINDOW = 1000
 SPARK_SECONDS = 180
 #: The record of a mark, which is not a line.
 MARK = b"mark"
+_LOCAL = "from dledger.cli.entry import main; main()"
 #: After Ctrl-C the program ends within this time, cleanly or not.
 _INTERRUPTED_S = 5.0
 _INTERRUPTED = "interrupted; the members are ended and the files removed"
@@ -116,6 +117,46 @@ class Story:
     entries: int = 0
 
 
+class LocalGroup(Group):
+    """Three members that C{dledger local} runs below a directory."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        settings = [word for name, value in FILE_OPTIONS.items() for word in ("--set", f"{name}={value}")]
+        self._local = Child(
+            "local", [sys.executable, "-c", _LOCAL, "local", "--dir", str(directory), "--json", *settings],
+            log_path=directory / "local.log", environment={"PYTHONPATH": str(ROOT)},
+        )
+        self._pids: dict[str, int] = {}
+
+    def start(self) -> None:
+        """Run it until the group serves. @raise ChildError: it does not."""
+        self._local.start()
+
+        def serves() -> bool:
+            if not self._local.is_running:
+                raise ChildError(self._local.log_tail(20))
+            return '"peers"' in self._local.log_path.read_text()
+
+        wait_until(serves, seconds=120, what="a group that serves")
+        (line,) = [one for one in self._local.log_path.read_text().splitlines() if one.startswith("{")]
+        found = json.loads(line)["members"]
+        self.peers = {one["id"]: one["address"] for one in found}
+        self._pids = {one["id"]: one["pid"] for one in found}
+        # These are not started: they know addresses and files.
+        place = self._local.log_path.parent
+        self.members = {name: Member(name, self.peers, place / name) for name in self.peers}
+
+    def kill_member(self, name: str) -> None:
+        """SIGKILL, once."""
+        os.kill(self._pids.pop(name), signal.SIGKILL)
+
+    def end(self) -> None:
+        """An orderly stop of all. @raise ChildError: it fails."""
+        if self._local.stop(seconds=60):
+            raise ChildError(self._local.log_tail(20))
+
+
 class Writer:
     """
     Appends the lines in order, each exactly once, even if the leader dies.
@@ -123,7 +164,7 @@ class Writer:
     Invariant: lines before C{_next} are in the log, once and in order.
     """
 
-    def __init__(self, group: Group, bodies: list[bytes], story: Story, progress: Progress) -> None:
+    def __init__(self, group: LocalGroup, bodies: list[bytes], story: Story, progress: Progress) -> None:
         self._group = group
         self._bodies = bodies
         self._story = story
@@ -131,14 +172,15 @@ class Writer:
         self._task = progress.add_task("appending", total=len(bodies))
         self._next = 0
         self._killed_s = 0.0
-        self._victim: Member | None = None
+        #: Whether the outcome of some lines is to be found out.
+        self._is_open = False
 
     def run(self) -> None:
-        """Append all lines; the leader is killed half-way, and restarted later."""
+        """Append all lines; the leader is killed half-way."""
         begin_s = time.monotonic()
         while self._next < len(self._bodies):
             with dledger.connect(self._group.peers_text, timeout=20.0) as log:
-                if self._victim is not None and not self._victim.is_running:
+                if self._is_open:
                     self._find_out(log)
                 self._append_rest(log)
         self._story.append_seconds = time.monotonic() - begin_s
@@ -156,7 +198,7 @@ class Writer:
             assert isinstance(acknowledged, int)
             self._next = first + acknowledged
             self._story.unknown += error.unknown
-            if self._victim is None or self._victim.is_running:
+            if not self._is_open:
                 raise
         else:
             self._next = first + summary.count
@@ -166,7 +208,7 @@ class Writer:
         half = len(self._bodies) // 2
         leader_id = ""
         for number in range(self._next, len(self._bodies)):
-            if self._victim is None:
+            if not self._story.killed:
                 if not leader_id and number >= half - 3 * WINDOW:
                     leader_id = self._group.leader()
                 if number == half:
@@ -176,14 +218,13 @@ class Writer:
 
     def _kill(self, leader_id: str, number: int) -> None:
         self._killed_s = time.monotonic()
-        self._victim = self._group.members[leader_id]
-        self._victim.kill()
+        self._group.kill_member(leader_id)
+        self._is_open = True
         self._story.killed, self._story.killed_at_line = leader_id, number
         self._progress.console.print(f"line {number:,}: leader [bold]{leader_id}[/] killed with SIGKILL")
 
     def _find_out(self, log: Log) -> None:
         """Find out which of the lines under way are in the log; entries before the mark are final."""
-        assert self._victim is not None
         mark = log.append(MARK)
         self._story.failover_ms = (time.monotonic() - self._killed_s) * 1000
         self._progress.console.print(f"after {self._story.failover_ms:,.0f} ms the others acknowledge again")
@@ -195,10 +236,10 @@ class Writer:
             if entry.index >= mark.index:
                 break
         self._story.unknown_in_log = self._next - known
-        self._victim.start()
+        self._is_open = False
         self._progress.console.print(
             f"{self._story.unknown:,} lines were under way: {self._story.unknown_in_log:,} of them are in "
-            f"the log; {self._story.killed} is started again"
+            f"the log; dledger local starts {self._story.killed} again"
         )
 
 
@@ -316,7 +357,7 @@ def play(directory: Path, bodies: list[bytes], *, with_spark: bool) -> None:
     @raise Lost: a line is missing, doubled or out of place, or the members differ.
     """
     story = Story(lines=len(bodies), bytes=sum(map(len, bodies)))
-    group = Group(directory, options=FILE_OPTIONS)
+    group = LocalGroup(directory / "group")
     with console.status("starting three members"):
         group.start()
         leader_id = group.leader()
@@ -332,9 +373,7 @@ def play(directory: Path, bodies: list[bytes], *, with_spark: bool) -> None:
         with console.status("Spark reads the log from the members, writes Parquet and reads it back"):
             said = ask_spark(directory, group, bodies, story.entries)
     with console.status("stopping the members"):
-        for peer_id, status in group.stop().items():
-            if not ended_well(status):
-                raise Lost(f"{peer_id} ended with status {status}\n{group.members[peer_id].log_tail()}")
+        group.end()
     with console.status("reading the files"):
         rows = judge(group, bodies, story.entries - 1)
     if said is not None:

@@ -21,6 +21,11 @@ from tests.processes.test_children import is_gone
 from tests.processes.test_ledgers import write_ledger
 
 
+def children_of(pid: int) -> list[int]:
+    """The processes that a process has started."""
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
 class DemoTests(SynchronousTestCase):
     """The program."""
 
@@ -70,12 +75,13 @@ class DemoTests(SynchronousTestCase):
             return any(answer is not None and answer.committed_index > 1000 for answer in found)
 
         wait_until(appends, seconds=60, what="committed lines")
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        children = children_of(process.pid)
+        members = [child for local in children for child in children_of(local)]
         process.send_signal(signal.SIGINT)
         self.assertEqual(process.wait(60), 130, self.output())
         self.assertIn("interrupted", self.output())
-        self.assertEqual(len(children), 3)
-        self.assertTrue(all(is_gone(int(child)) for child in children))
+        self.assertEqual((len(children), len(members)), (1, 3))
+        wait_until(lambda: all(map(is_gone, [*children, *members])), seconds=60, what="all are gone")
 
     def start_swallowing(self) -> tuple[subprocess.Popen[str], Path]:
         """A demo that only swallows the exception of an interrupt; and the directory of its files."""
