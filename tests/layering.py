@@ -294,7 +294,9 @@ LAYERS: tuple[Layer, ...] = (
     Layer(
         name="spark export",
         covers=("dledger.spark.export",),
-        ours=(*LEDGER, *LEDGER_WIRE, "dledger.spark"),
+        ours=(
+            *LEDGER, *LEDGER_WIRE, "dledger.base.disk", "dledger.spark", "dledger.storage.backups.place",
+        ),
         third=(*ATTRS, "pyspark", "pyarrow", "numpy", "py4j", "deltalake", "pyiceberg", "sqlalchemy"),
         refused=("asyncio",),
     ),
