@@ -296,8 +296,10 @@ LAYERS: tuple[Layer, ...] = (
         covers=("dledger.spark.export",),
         ours=(
             *LEDGER, *LEDGER_WIRE, "dledger.base.disk", "dledger.spark", "dledger.storage.backups.place",
+            "dledger.storage.backups.place_worker",
         ),
-        third=(*ATTRS, "pyspark", "pyarrow", "numpy", "py4j", "deltalake", "pyiceberg", "sqlalchemy"),
+        third=(*ATTRS, "pyspark", "pyarrow", "numpy", "py4j", "deltalake", "fsspec", "pyiceberg", "requests",
+               "sqlalchemy"),
         refused=("asyncio",),
     ),
     Layer(

@@ -90,6 +90,12 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
+def _table(text: str) -> str:
+    if "." not in text or not all(text.split(".")):
+        raise ValueError(f"{text!r}: write namespace.name")
+    return text
+
+
 def _pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
@@ -136,6 +142,14 @@ EXPORT_OPTIONS = (
                  help="Any option of the Spark source, such as verifyCrc=true; see docs/spark.md."),
     ExportOption(name="store-option", read=store_option, kind="NAME=VALUE", is_repeated=True,
                  help=f"With a URL as target: {STORE_OPTION_HELP[0].lower()}{STORE_OPTION_HELP[1:]}"),
+    ExportOption(name="catalog", read=str, kind="URI",
+                 help="With --to iceberg: a catalog that others use, too: sqlite:///..., "
+                      "postgresql+psycopg2://..., http://... (REST), or its name in PyIceberg's "
+                      "configuration, which is the place for secrets. OUT is the place of the table then."),
+    ExportOption(name="table", read=_table, kind="NAMESPACE.NAME",
+                 help="With --catalog: the table; not given: dledger.log."),
+    ExportOption(name="catalog-option", read=_pair, kind="NAME=VALUE", is_repeated=True,
+                 help="With --catalog: a property of PyIceberg's catalog; may be repeated. No secrets here."),
     ExportOption(name="interval", read=_seconds(0.001), default="1", kind="SECONDS",
                  help="Seconds between two reads of a log that is followed."),
     ExportOption(name="max-delay", read=_seconds(0), default="60", kind="SECONDS",

@@ -14,7 +14,7 @@ from dledger.storage.backups.place import RemotePlace, opened_place
 from dledger.storage.store.file_store import FileStore
 from dledger.values.ledger.config import DLedgerConfig
 from tests.commands.fakes import CliCase
-from tests.storage.s3_server import MISSING, S3Server
+from tests.storage.s3_server import MISSING, shared_server
 
 #: Of a data file: an upload of several parts, which S3 wants to have five MiB at least.
 SEGMENT_BYTES = 12 * 1024 * 1024
@@ -29,8 +29,8 @@ class S3Tests(CliCase):
     def setUp(self) -> None:
         """A server with a bucket, and a member with two closed segments."""
         super().setUp()
-        server = S3Server()
-        self.addCleanup(server.stop)
+        server = shared_server()
+        server.reset()
         self.s3 = server.s3
         self.options = ("-o", f"endpoint_url={server.url}", "-o", "default_block_size=5242880", "-o", "key=x",
                         "-o", "secret=y")

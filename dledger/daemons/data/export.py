@@ -54,6 +54,10 @@ class Options(OptionsOnly):
         """With a URL as target: an option of fsspec for its store, as name=value; may be repeated."""
         self.given.setdefault("store_option", []).append(text)
 
+    def opt_catalog_option(self, text: str) -> None:
+        """With --catalog: a property of PyIceberg's catalog, as name=value; may be repeated."""
+        self.given.setdefault("catalog_option", []).append(text)
+
     def postOptions(self) -> None:
         """Check all options; C{self.plan} is the result."""
         try:

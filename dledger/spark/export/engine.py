@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Self, cast
 
 import attrs
 
-from dledger.spark.export.exporter import ARROW, Exporter, ExportSettings, ExportSource
+from dledger.spark.export.exporter import ARROW, ICEBERG, Exporter, ExportSettings, ExportSource
 from dledger.spark.export.files import ExportError
 from dledger.spark.export.follow import Follower
 from dledger.spark.export.tables import TableExporter, open_export
@@ -108,6 +108,9 @@ class ExportPlan:
             part_bytes=cast("int", values["part_bytes"]),
             max_delay_ms=round(cast("float", values["max_delay"]) * 1000),
             store_options=dict(cast("tuple[tuple[str, object], ...]", values["store_option"])),
+            catalog=cast("str | None", values["catalog"]) or "",
+            table=cast("str | None", values["table"]) or "",
+            catalog_options=dict(cast("tuple[tuple[str, str], ...]", values["catalog_option"])),
         )
         options = {
             **source_options(source, group, tls, token_file),
@@ -154,6 +157,12 @@ def _check_together(values: Mapping[str, object], out: str, *, follows: bool) ->
         raise OptionError("--follow needs --engine arrow; a Spark stream can follow a log, too")
     if is_spark and values["to"]:
         raise OptionError("--to needs --engine arrow")
+    if values["catalog"] and values["to"] != ICEBERG:
+        raise OptionError("--catalog needs --to iceberg")
+    if not values["catalog"] and (values["table"] or values["catalog_option"]):
+        raise OptionError("--table and --catalog-option need --catalog")
+    if values["to"] == ICEBERG and is_url(out) and not values["catalog"]:
+        raise OptionError(f"an Iceberg table at a URL needs --catalog, of which {out} cannot hold the file")
     if not is_spark and (values["master"] or values["conf"]):
         raise OptionError("--master and --conf need --engine spark")
     if not values["compact"] and values["expire_snapshots"] is None:

@@ -45,7 +45,7 @@ from dledger.values.exports import ExportProgress
 #: The engine without Spark.
 ARROW = "arrow"
 #: Kinds of tables; see L{dledger.spark.export.tables}.
-TABLES = ("delta", "iceberg")
+DELTA, ICEBERG = TABLES = ("delta", "iceberg")
 #: Bytes of the log in one part: the same as one task of Spark's reads.
 PART_BYTES = 128 * 1024 * 1024
 
@@ -60,6 +60,8 @@ class ExportSettings:
     @ivar max_delay_ms: when a log is followed, a part ends at most this many milliseconds after its first
         row; 0: only when it is full.
     @ivar store_options: of the store, as fsspec's, if the target is a URL.
+    @ivar catalog, table, catalog_options: of an Iceberg table in a catalog that others use, too; see
+        L{dledger.spark.export.iceberg_catalog}.
     """
 
     to: str = ""
@@ -70,6 +72,9 @@ class ExportSettings:
     part_bytes: int = PART_BYTES
     max_delay_ms: int = 60_000
     store_options: Mapping[str, object] = attrs.field(factory=dict, repr=False)
+    catalog: str = attrs.field(default="", repr=False)
+    table: str = ""
+    catalog_options: Mapping[str, str] = attrs.field(factory=dict, repr=False)
 
     def __attrs_post_init__(self) -> None:
         """@raise ExportError: a value makes no sense."""
