@@ -127,6 +127,7 @@ SUITES = {
          "test_options", "test_sink_staging", "test_docs", "test_export", "test_scan", "test_sink_crashes",
          "test_choice", "test_sink_batch", "test_archive", "test_own_rows",
          "test_arrow", "test_message_shapes", "test_topic_queues"),
+        ("test_export_stores", "test_lake"),
     ), prepare="tests.spark.jvms"),
 }
 

@@ -353,7 +353,7 @@ class FaultTests(LakeCase):
         self.fresh()
         self.export(kind, out)
         self.fresh()
-        self.fail(owner, {}, kills=False)
+        self.order(owner, {}, kills=False)
         self.export(kind, out)
         calls = self.revive(owner)
         chosen = [number for number, call in enumerate(calls)
@@ -361,7 +361,7 @@ class FaultTests(LakeCase):
         for number in chosen:
             for fault, kills in ways:
                 self.fresh()
-                self.fail(owner, {number: fault}, kills=kills)
+                self.order(owner, {number: fault}, kills=kills)
                 try:
                     self.export(kind, out)
                 except (ExportError, OSError):
@@ -370,7 +370,7 @@ class FaultTests(LakeCase):
                 self.assertOnce(kind, out, (number, calls[number], fault, kills))
         return len(chosen)
 
-    def fail(self, owner: S3Server | RestCatalogServer, faults: dict[int, str], *, kills: bool) -> None:
+    def order(self, owner: S3Server | RestCatalogServer, faults: dict[int, str], *, kills: bool) -> None:
         """From now on."""
         if isinstance(owner, S3Server):
             owner.fail(faults, kills=kills)
@@ -379,7 +379,7 @@ class FaultTests(LakeCase):
             owner.faults, owner.kills = faults, kills
 
     def revive(self, owner: S3Server | RestCatalogServer) -> list[str]:
-        """@return: the requests since L{fail}."""
+        """@return: the requests since L{order}."""
         if isinstance(owner, S3Server):
             return owner.revive()
         owner.revive()
@@ -387,7 +387,7 @@ class FaultTests(LakeCase):
 
     def test_store(self) -> None:
         """Requests to S3."""
-        for kind, least in ((FILES, 15), (DELTA, 5), (ICEBERG, 6)):
+        for kind, least in ((FILES, 10), (DELTA, 3), (ICEBERG, 3)):
             with self.subTest(kind=kind):
                 # (Files have more faults in tests.spark.test_export_stores.)
                 ways = ((AFTER, True), (BEFORE, False))[:1 if kind == FILES else 2]

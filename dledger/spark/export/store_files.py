@@ -15,8 +15,8 @@ other ends.
 Rule 2: who opens the export writes the next state first. A run of before, here or on another machine, can
 write none any more, and so show no further part.
 Rule 3: a part is whole in C{_pending} before a state lists it, and is then copied to its final names: by its
-own run, or by the next one. Both copy the same bytes. The files in C{_pending} are removed when the next state
-is written.
+own run, or by the next one. Both copy the same bytes. Then the next state is written, and the files in
+C{_pending} are removed.
 Rule 4: other files in C{_pending} are removed only if they were listed before the first state of the own run:
 later ones may belong to a later run.
 """
