@@ -332,20 +332,27 @@ class TwoTests(LakeCase):
     def test_names(self) -> None:
         """No run of an export into Delta writes to a file of another run."""
         settings = attrs.evolve(self.settings(DELTA), compression="none")
+        self.export(DELTA, "s3://bucket/out")
+        self.fill(5)
         with self.exporter(DELTA, "s3://bucket/out", settings) as first:
             self.export(DELTA, "s3://bucket/out")
             self.assertRaises(ExportError, first.step, 0, is_last=True)
         self.assertOnce(DELTA, "s3://bucket/out")
+        added = pa.table(self.delta("s3://bucket/out").get_add_actions())
+        for path, size in zip(added.column("path").to_pylist(), added.column("size_bytes").to_pylist(),
+                              strict=True):
+            self.assertEqual(len(self.server.read(f"out/{path}")), size, path)
 
 
 class FaultTests(LakeCase):
     """
     Each request that changes something fails, before and after its effect; then the program dies, or goes on.
 
-    DLEDGER_LAKE_FAULTS=all also has those that only read fail.
+    DLEDGER_LAKE_FAULTS=all also has those that only read fail, and all of maintenance.
     """
 
-    entries = 5
+    entries = 3
+    is_all = os.environ.get("DLEDGER_LAKE_FAULTS") == "all"
 
     def play(self, kind: str, owner: S3Server | RestCatalogServer, ways: tuple[tuple[str, bool], ...]) -> int:
         """@param ways: fault, and whether the program dies. @return: the number of requests."""
@@ -357,7 +364,7 @@ class FaultTests(LakeCase):
         self.export(kind, out)
         calls = self.revive(owner)
         chosen = [number for number, call in enumerate(calls)
-                  if not call.startswith(("GET", "HEAD")) or os.environ.get("DLEDGER_LAKE_FAULTS") == "all"]
+                  if not call.startswith(("GET", "HEAD")) or self.is_all]
         for number in chosen:
             for fault, kills in ways:
                 self.fresh()
@@ -369,6 +376,30 @@ class FaultTests(LakeCase):
                 self.revive(owner)
                 self.assertOnce(kind, out, (number, calls[number], fault, kills))
         return len(chosen)
+
+    def test_maintenance(self) -> None:
+        """Compaction and expiry die after some of their requests: the rows are the same."""
+        for kind, least in ((DELTA, 3), (ICEBERG, 6)):
+            calls = self.maintain(kind, -1)
+            chosen = [number for number, call in enumerate(calls) if not call.startswith(("GET", "HEAD"))]
+            self.assertGreaterEqual(len(chosen), least)
+            for number in chosen[:: 1 if self.is_all else 4]:
+                self.maintain(kind, number)
+                self.assertOnce(kind, "s3://bucket/out", (kind, number, calls[number]))
+
+    def maintain(self, kind: str, number: int) -> list[str]:
+        """Of a table with several small files. @return: the requests of it."""
+        self.fresh()
+        out = "s3://bucket/out"
+        self.export(kind, out, attrs.evolve(self.settings(kind), part_bytes=1))
+        with self.exporter(kind, out) as exporter:
+            assert isinstance(exporter, TableExporter)
+            self.server.fail({number: AFTER}, kills=True)
+            try:
+                exporter.table.maintain(compacts=True, expire_days=0, now_s=time.time() + 60)
+            except ExportError:
+                self.assertGreaterEqual(number, 0)
+            return self.server.revive()
 
     def order(self, owner: S3Server | RestCatalogServer, faults: dict[int, str], *, kills: bool) -> None:
         """From now on."""

@@ -47,7 +47,8 @@ class _Deadline(HTTPAdapter):
         timeout: float | tuple[float | None, float | None] | None = None, verify: bool | str = True,
         cert: str | tuple[str, str] | None = None, proxies: dict[str, str] | None = None,
     ) -> Response:
-        return super().send(request, stream, timeout or ANSWER_S, verify, cert, proxies)
+        return super().send(request, stream=stream, timeout=timeout or ANSWER_S, verify=verify, cert=cert,
+                            proxies=proxies)
 
 
 class DeadlineRestCatalog(RestCatalog):  # type: ignore[misc]
