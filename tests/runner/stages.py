@@ -162,7 +162,7 @@ def quick_stages(suites: Sequence[str] = ()) -> list[Stage]:
 
     @param suites: unit tests to run instead of all.
     """
-    budgets = (("processes", 120), ("hostile", 60), ("spark", 100), ("interop", 120))
+    budgets = (("processes", 120), ("hostile", 60), ("spark", 120), ("interop", 120))
     return [
         _lint(),
         _types(),

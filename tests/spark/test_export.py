@@ -356,6 +356,10 @@ class RefusalTests(ExportCase):
             self.assertIn(part, str(self.assertRaises(
                 ExportError, Exporter.open, address, source, ExportSettings())))
             self.assertFalse(Path(address).exists())
+        source = ExportSource.of({"path": self.ledger.path, "archive": "s3://bucket/log"})
+        for address in ("s3://bucket/log", "s3://bucket//log/x/"):
+            self.assertIn(f"{address} is in the directory of the log, s3://bucket/log", str(self.assertRaises(
+                ExportError, Exporter.open, address, source, ExportSettings())))
 
     def test_checksums(self) -> None:
         """Bodies are verified, unless one says that they are not."""

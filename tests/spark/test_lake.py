@@ -31,9 +31,11 @@ from dledger.spark.export.delta_table import split_options
 from dledger.spark.export.exporter import Exporter, ExportSettings, ExportSource
 from dledger.spark.export.files import ExportError
 from dledger.spark.export.tables import TableExporter, open_export
+from protocols.wire.rocketmq.message import encode_message, make_message
 from tests.spark.ledgers import Ledger, plain_rows
 from tests.spark.rest_catalog import RestCatalogServer
 from tests.spark.tables import rows
+from tests.spark.test_messages import append_messages
 from tests.storage.archive_store import AFTER, BEFORE
 from tests.storage.s3_server import MISSING, S3Server, shared_server
 
@@ -82,9 +84,13 @@ class LakeCase(SynchronousTestCase):
             catalog=self.rest.url if kind == ICEBERG else "", **more,
         )
 
-    def exporter(self, kind: str, out: str, settings: ExportSettings | None = None) -> Exporter:
+    def exporter(
+        self, kind: str, out: str, settings: ExportSettings | None = None, **options: str
+    ) -> Exporter:
         """Open an export of the ledger."""
-        return open_export(out, ExportSource.of({"path": self.ledger.path}), settings or self.settings(kind))
+        settings = settings or self.settings(kind)
+        source = ExportSource.of({"path": self.ledger.path, **options}, (), settings.partition_by)
+        return open_export(out, source, settings)
 
     def export(self, kind: str, out: str, settings: ExportSettings | None = None) -> int:
         """Run it to the end; rows written."""
@@ -156,6 +162,38 @@ class EndTests(LakeCase):
                     self.assertEqual(status, 0, said)
                     self.assertRegex(said, r"compacted \d+ files into 1; deleted 0 files")
                     self.assertEqual(rows(self.table(kind, out)), plain_rows(self.ledger.path))
+
+    def test_partitions(self) -> None:
+        """Folders whose names are quoted, in files and tables; then compacted."""
+        def make(at: int, number: int) -> bytes:
+            return encode_message(make_message(("a/b %x=é", "T")[number % 2], b"x", physical_offset=at))
+
+        self.ledger = Ledger(self.mktemp())
+        self.addCleanup(self.ledger.close)
+        append_messages(self.ledger, 4, make)
+        self.ledger.commit()
+        wanted = ["T", "T", "a/b %x=é", "a/b %x=é"]
+        for kind in KINDS:
+            with self.subTest(kind=kind):
+                out = f"s3://bucket/parts-{kind}"
+                settings = self.settings(kind, partition_by=("topic",))
+                with self.exporter(kind, out, settings, format="rocketmq") as exporter:
+                    exporter.step(0, is_last=True)
+                    if kind == FILES:
+                        keys = self.server.keys(f"parts-{kind}/topic=")
+                        found = [key.split("/")[1] for key in keys]
+                        self.assertEqual(found, ["topic=T", "topic=a%2Fb %25x%3D%C3%A9"])
+                        continue
+                    self.assertEqual(sorted(self.topics(kind, out)), wanted)
+                    assert isinstance(exporter, TableExporter)
+                    exporter.table.maintain(compacts=True, expire_days=0, now_s=time.time() + 60)
+                self.assertEqual(sorted(self.topics(kind, out)), wanted)
+
+    def topics(self, kind: str, out: str) -> list[str]:
+        """Of all rows."""
+        table = self.delta(out).to_pyarrow_table() if kind == DELTA else \
+            self.catalog().load_table("dledger.log").scan().to_arrow()
+        return [str(topic) for topic in table.column("topic").to_pylist()]
 
     def test_expired(self) -> None:
         """Files that no version needs are deleted, and no others."""

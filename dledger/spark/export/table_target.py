@@ -175,10 +175,10 @@ class ExportTable(ABC):
                 self._state = self.recorded()
                 self._check()
         except OSError as error:
-            place.close()
+            self.close()
             raise ExportError(f"{self.path} cannot be written: {error.strerror}") from error
         except BaseException:
-            place.close()
+            self.close()
             raise
 
     def _check_names(self) -> None:
