@@ -123,11 +123,11 @@ class DeltaExport(ExportTable):
         super().__init__(place, form)
 
     def is_there(self) -> bool:
-        return _LOG_NAME in self.place.names()
+        return self.load() if self._local is None else (self._local / _LOG_NAME).is_dir()
 
     def load(self) -> bool:
         try:
-            if not self.is_there():
+            if self._local is not None and not self.is_there():
                 return False
             self._table = DeltaTable(self.path, storage_options=self._options)
         except TableNotFoundError:

@@ -132,15 +132,16 @@ class StoreExport(KeptExport):
 
     @classmethod
     def _found(cls, place: RemotePlace, settings: Mapping[str, object]) -> tuple[ExportState, int]:
-        # (In this order: another run may begin the export meanwhile.)
-        foreign = [name for name in place.disk.listdir(place.directory) if not name.startswith(("_", "."))]
         numbers = _numbers(place)
         if not numbers:
-            if foreign:
+            foreign = [name for name in place.disk.listdir(place.directory) if not name.startswith(("_", "."))]
+            numbers = _numbers(place)  # another run may have begun the export meanwhile
+            if not numbers and foreign:
                 raise ExportError(
                     f"{place.directory} is not empty and holds no export ({foreign[0]!r} is in it, "
                     f"{STATES_NAME} not): name a new place"
                 )
+        if not numbers:
             return new_state(settings), -1
         name = _name(numbers[-1])
         data = place.disk.read_file(f"{place.directory}/{name}")
