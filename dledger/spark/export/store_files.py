@@ -134,7 +134,8 @@ class StoreExport(KeptExport):
     def _found(cls, place: RemotePlace, settings: Mapping[str, object]) -> tuple[ExportState, int]:
         numbers = _numbers(place)
         if not numbers:
-            foreign = [name for name in place.disk.listdir(place.directory) if not name.startswith(("_", "."))]
+            names = place.disk.listdir(place.directory)
+            foreign = [name for name in names if not name.startswith(("_", "."))]
             numbers = _numbers(place)  # another run may have begun the export meanwhile
             if not numbers and foreign:
                 raise ExportError(
