@@ -19,8 +19,8 @@ N ?= 5
 LATEST := .venv/latest
 CHOSEN = $(if $(ONLY),--only $(ONLY)) $(if $(SKIP),--skip $(SKIP))
 #: What the checks need, and what only some of them use by hand.
-CHECKS := dev,spark,connect,browser,tables-test,docs
-EVERYTHING := $(CHECKS),s3-test,bench
+CHECKS := dev,spark,connect,browser,tables-test,s3-test,docs
+EVERYTHING := $(CHECKS),bench
 
 # Images of containers set it. The tests start a thousand processes, each of which would compile every module of ours
 # again: half a second of a processor.
@@ -127,6 +127,6 @@ $(LIGHT): setup.py setup.cfg pyproject.toml constraints.txt
 	@touch $(LIGHT)
 
 $(READY): $(LIGHT)
-	@echo "installing PySpark, Selenium and packages for tables into $(VENV) ..."
+	@echo "installing PySpark, Selenium, moto, Sphinx and packages for tables into $(VENV) ..."
 	@$(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable '.[$(CHECKS)]'
 	@touch $(READY)

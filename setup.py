@@ -68,8 +68,8 @@ TRACING = ["opentelemetry-sdk>=1.25", "opentelemetry-exporter-otlp-proto-http>=1
 #: Archives at URLs; gs:// also needs gcsfs, abfs:// adlfs.
 ARCHIVE = ["fsspec>=2024.2"]
 S3 = [*ARCHIVE, "s3fs>=2024.2"]
-#: A server that plays S3; not among those for developers, as it needs sixty other packages.
-S3_TEST = [*S3, "moto[server]>=5"]
+#: A server that plays S3; moto[server] would bring what all other services of Amazon need.
+S3_TEST = [*S3, "moto[s3]>=5", "flask>=2.2", "flask-cors>=3"]
 #: Pages in a real browser; Chromium and its driver come from the system.
 BROWSER = ["axe-selenium-python>=2.1", "selenium>=4.20"]
 #: The site of the documents.

@@ -128,6 +128,8 @@ SUITES = {
          "test_options", "test_sink_staging", "test_docs", "test_export", "test_scan", "test_sink_crashes",
          "test_choice", "test_sink_batch", "test_archive", "test_own_rows",
          "test_arrow", "test_message_shapes", "test_topic_queues"),
+        ("test_export_stores.FaultTests", "test_lake.EndTests.test_every_kind", "test_lake.EndTests.test_sidecar",
+         "test_lake.FaultTests.test_store", "test_lake.CatalogTests.test_sql"),
     ), prepare="tests.spark.jvms"),
 }
 

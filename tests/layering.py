@@ -294,8 +294,12 @@ LAYERS: tuple[Layer, ...] = (
     Layer(
         name="spark export",
         covers=("dledger.spark.export",),
-        ours=(*LEDGER, *LEDGER_WIRE, "dledger.spark"),
-        third=(*ATTRS, "pyspark", "pyarrow", "numpy", "py4j", "deltalake", "pyiceberg", "sqlalchemy"),
+        ours=(
+            *LEDGER, *LEDGER_WIRE, "dledger.base.disk", "dledger.spark", "dledger.storage.backups.place",
+            "dledger.storage.backups.place_worker",
+        ),
+        third=(*ATTRS, "pyspark", "pyarrow", "numpy", "py4j", "deltalake", "fsspec", "pyiceberg", "requests",
+               "sqlalchemy"),
         refused=("asyncio",),
     ),
     Layer(

@@ -56,7 +56,7 @@ _COMMANDS = (
     ("restore", "data.backup:restore",
      "Make a member's directory from TARGET, a backup or an archive, as the first member of a new group."),
     ("export", "data.export:export",
-     "Write the committed entries of SOURCE into files, or a table, in the directory OUT, each row "
+     "Write the committed entries of SOURCE into files, or a table, in OUT, each row "
      "exactly once."),
     ("ha-status", "rocketmq.ha:ha_status", "Show how far slaves have replicated their masters' logs."),
     ("ha-resolve", "rocketmq.ha_resolve:ha_resolve",

@@ -8,6 +8,7 @@ Needs neither Arrow nor Spark, so that a command line can show its help without 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
@@ -89,11 +90,37 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
+def _table(text: str) -> str:
+    if "." not in text or not all(text.split(".")):
+        raise ValueError(f"{text!r}: write namespace.name")
+    return text
+
+
 def _pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
         raise ValueError(f"{text!r}: write name=value")
     return name.strip(), value.strip()
+
+
+#: About L{store_option}, for archives, backups and exports.
+STORE_OPTION_HELP = (
+    "An option of fsspec for this kind of store, such as endpoint_url=http://host:9000; may be repeated. No "
+    "secrets here: other users of this machine can see them."
+)
+
+
+def store_option(text: str) -> tuple[str, object]:
+    """
+    An option of a store; its value is JSON where it can be: C{anon=true}.
+
+    @raise ValueError: it is none.
+    """
+    name, value = _pair(text)
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
 
 
 EXPORT_OPTIONS = (
@@ -113,6 +140,16 @@ EXPORT_OPTIONS = (
                  help="First index of a new export; not given: the first one of the log."),
     ExportOption(name="option", read=_pair, kind="NAME=VALUE", is_repeated=True,
                  help="Any option of the Spark source, such as verifyCrc=true; see docs/spark-reference.md."),
+    ExportOption(name="store-option", read=store_option, kind="NAME=VALUE", is_repeated=True,
+                 help=f"With a URL as target: {STORE_OPTION_HELP[0].lower()}{STORE_OPTION_HELP[1:]}"),
+    ExportOption(name="catalog", read=str, kind="URI",
+                 help="With --to iceberg: a catalog that others use, too: sqlite:///..., "
+                      "postgresql+psycopg2://..., http://... (REST), or its name in PyIceberg's "
+                      "configuration, which is the place for secrets. OUT is the place of the table then."),
+    ExportOption(name="table", read=_table, kind="NAMESPACE.NAME",
+                 help="With --catalog: the table; not given: dledger.log."),
+    ExportOption(name="catalog-option", read=_pair, kind="NAME=VALUE", is_repeated=True,
+                 help="With --catalog: a property of PyIceberg's catalog; may be repeated. No secrets here."),
     ExportOption(name="interval", read=_seconds(0.001), default="1", kind="SECONDS",
                  help="Seconds between two reads of a log that is followed."),
     ExportOption(name="max-delay", read=_seconds(0), default="60", kind="SECONDS",

@@ -12,14 +12,13 @@ import re
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+._-]*://")
 
 
-def check_local_path(name: str, path: str, hint: str = "") -> str:
+def check_local_path(name: str, path: str) -> str:
     """
     @param name: of the option.
-    @param hint: a sentence that says where a URL works.
     @return: C{path}.
     @raise ValueError: it is a URL; the text says what is allowed.
     """
     if _URL.match(path) is not None:
         raise ValueError(f"{name}={path!r} is a URL, and only a path of this machine works here: write one "
-                         f"such as ./data or /var/lib/dledger{f'. {hint}' if hint else ''}")
+                         "such as ./data or /var/lib/dledger")
     return path

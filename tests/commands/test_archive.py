@@ -170,7 +170,7 @@ class ArchiveCommandsTests(ArchivedCase):
         self.patch(core, "url_to_fs", url_to_fs)
         done = self.run_cli("archive", self.path, "s3://b/log", "-o", "endpoint_url=http://h:1",
                             "-o", "anon=true")
-        self.assertExit(done, 1, "s3://b/log: seen", "--option")
+        self.assertExit(done, 1, "s3://b/log: seen", "--store-option")
         self.assertEqual(seen, {"url": "s3://b/log", "endpoint_url": "http://h:1", "anon": True})
 
     def test_follow(self) -> None:

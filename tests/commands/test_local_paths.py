@@ -10,7 +10,6 @@ from twisted.python.usage import UsageError
 
 from dledger.cli.console.local_paths import LocalFile, LocalPath
 from dledger.cli.main import cli
-from dledger.daemons.data import export
 from dledger.daemons.ledger import member
 from dledger.daemons.rocketmq import broker, namesrv
 from tests.commands.fakes import CliCase
@@ -19,9 +18,10 @@ from tests.commands.test_numbers import parameters
 #: Metavars, and words in names, of options and arguments that name a place.
 _PLACES = ("PEM", "FILE", "DIR", "PATH", "TARGET", "SOURCE", "FILENAME", "MEMBER TARGET", "FROM TO")
 _WORDS = ("file", "path", "dir", "directory", "store", "certificate", "authority", "credentials")
-#: These take a URL, too: of an archive; or check MEMBER themselves.
+#: These take a URL, too: of an archive; or check MEMBER themselves; or are options of a store.
 _WITH_URLS = {("names", "MEMBER TARGET"), ("verified", "TARGET"), ("expired", "TARGET"),
-              ("source", "SOURCE"), ("source", "TARGET"), ("backups", "TARGET")}
+              ("source", "SOURCE"), ("source", "TARGET"), ("backups", "TARGET"),
+              ("store_option", None)}
 URL = "s3://bucket/log"
 
 
@@ -56,7 +56,7 @@ class EveryOptionTests(CliCase):
             ("archive", place, "x", "--data", URL),
             ("restore", place, "--store", URL, *of_member), ("group", "show", "--store", URL, *of_member),
             ("group", "show", "--store", "x", "--set", f"data_store_path={URL}", *of_member),
-            ("export", place, URL), ("verify", URL), ("verify", place, "--data", URL), ("readfile", URL),
+            ("verify", URL), ("verify", place, "--data", URL), ("readfile", URL),
             ("certs", URL, "--members", "n0"), ("token", URL, "me"), ("append", "--file", URL),
             ("--tls-authority", URL, "status"), ("--token-file", URL, "status"),
             ("--broker-credentials", URL, "ha-status"), ("context", "set", "a", "--tls-key", URL),
@@ -64,10 +64,6 @@ class EveryOptionTests(CliCase):
         ):
             self.assertExit(self.run_cli(*words), 64, f"{URL!r} is a URL", "a path of this machine")
         self.assertEqual([os.path.exists(one) for one in ("s3:", "x")], [False, False])
-
-    def test_hints(self) -> None:
-        """Where a URL works instead."""
-        self.assertExit(self.run_cli("export", "x", URL), 64, "a directory of a mounted file system")
 
     def test_context(self) -> None:
         """A file of contexts, and the paths in it."""
@@ -86,11 +82,9 @@ class ServiceTests(CliCase):
 
     def test_options(self) -> None:
         """Each option that names a place."""
-        for options, name, words in (
-            (member.Options, "--store", ()), (member.Options, "--config", ()),
-            (broker.Options, "--store", ()), (broker.Options, "--config", ()),
-            (namesrv.Options, "--kv", ()), (namesrv.Options, "--config", ()),
-            (export.Options, "--out", ("--source", "x")),
+        for options, name in (
+            (member.Options, "--store"), (member.Options, "--config"), (broker.Options, "--store"),
+            (broker.Options, "--config"), (namesrv.Options, "--kv"), (namesrv.Options, "--config"),
         ):
             with self.assertRaisesRegex(UsageError, "'s3://bucket/log' is a URL, and only a path"):
-                options().parseOptions([*words, name, URL])
+                options().parseOptions([name, URL])

@@ -344,14 +344,22 @@ class RefusalTests(ExportCase):
         self.assertEqual(self.export(), 18)
         self.assertEqual(parquet_rows(self.out), rows[5:])
 
-    def test_object_stores(self) -> None:
-        """An address is not a directory."""
+    def test_addresses(self) -> None:
+        """What is neither a path nor the URL of a store."""
         self.ledger.fill(3)
         self.ledger.commit()
-        for address in ("s3://bucket/x", "s3:/bucket/x", "hdfs://host/x", "file:///x/y"):
-            self.out = Path(address)
-            self.assertSays(ExportError, "needs a directory of a mounted file system")
-            self.assertFalse(self.out.exists())
+        for address, part in (
+            ("s3:/bucket/x", "write a path such as ./out, or a URL such as s3://bucket/out"),
+            ("file:///x/y", "write its path alone"), ("s4://bucket/x", "Allowed are a directory, and a URL"),
+        ):
+            source = ExportSource.of({"path": self.ledger.path})
+            self.assertIn(part, str(self.assertRaises(
+                ExportError, Exporter.open, address, source, ExportSettings())))
+            self.assertFalse(Path(address).exists())
+        source = ExportSource.of({"path": self.ledger.path, "archive": "s3://bucket/log"})
+        for address in ("s3://bucket/log", "s3://bucket//log/x/"):
+            self.assertIn(f"{address} is in the directory of the log, s3://bucket/log", str(self.assertRaises(
+                ExportError, Exporter.open, address, source, ExportSettings())))
 
     def test_checksums(self) -> None:
         """Bodies are verified, unless one says that they are not."""

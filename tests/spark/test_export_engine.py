@@ -26,7 +26,9 @@ class OptionTests(SynchronousTestCase):
             self.assertEqual(shown[option.key].help, option.help)
             if option.once:
                 self.assertNotIn(option.name, reported)
-            elif option.name != "option":  # (a method of the service)
+            elif option.kind == "NAME=VALUE":
+                self.assertTrue(hasattr(Options, f"opt_{option.key}"), option.name)
+            else:
                 self.assertEqual(reported[option.name], (option.default, option.help))
 
     def test_values(self) -> None:
@@ -44,8 +46,18 @@ class OptionTests(SynchronousTestCase):
             ("part_bytes", "9" * 19, "of 64 bits"),
             ("interval", "nan", "--interval: nan must be at least 0.001"),
             ("option", "x", "--option: 'x': write name=value"),
+            ("store_option", "x", "--store-option: 'x': write name=value"),
         ):
             self.assertIn(part, str(self.assertRaises(ValueError, read_options, {key: [text]})))
+
+    def test_together(self) -> None:
+        """Options that belong to a kind of target."""
+        for out, given, part in (
+            ("out", {"store_option": ["a=1"]}, "--store-option is for a store, and out is a directory"),
+            ("s3://b/x", {"engine": ["spark"]}, "--engine spark writes to a directory that all machines see"),
+        ):
+            self.assertIn(part, str(self.assertRaises(
+                OptionError, ExportPlan.of, "s3://b/log", out, given, follows=False)))
 
 
 class RunTests(ExportCase):

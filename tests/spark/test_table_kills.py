@@ -79,7 +79,7 @@ class KillTests(TableCase):
                 except Killed:
                     count += 1
                     if exporter is not None:
-                        os.close(exporter.table._lock)
+                        os.close(exporter.table.place._lock)
                 else:
                     exporter.close()
                     self.left = 0
@@ -114,7 +114,7 @@ class KillTests(TableCase):
                 exporter.table.maintain(compacts=True, expire_days=0, now_s=time.time() + 60)
                 is_done = True
             except Killed:
-                os.close(exporter.table._lock)
+                os.close(exporter.table.place._lock)
             else:
                 self.left = 0
                 exporter.close()

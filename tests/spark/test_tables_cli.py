@@ -143,7 +143,7 @@ class RefusalTests(TableCase):
                 self.assertIn(f"is not empty and holds no {kind.title()} table ('x.csv' is in it)", said)
                 self.assertEqual(os.listdir(out), ["x.csv"])
                 self.assertIn("cannot be written: ", self.refusal(kind, out / "x.csv"))
-                self.assertIn("object store", self.refusal(kind, Path("s3://bucket/x")))
+                self.assertIn("or a URL such as s3://bucket/out", self.refusal(kind, Path("s3://bucket/x")))
                 other = self.out(kind)
                 self.export(KINDS[kind == KINDS[0]], other)
                 self.assertIn(f"holds no {kind.title()} table", self.refusal(kind, other))

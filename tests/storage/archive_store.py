@@ -10,6 +10,8 @@ from typing import Any
 
 from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
 
+from dledger.storage.backups.place_worker import CallWorker
+
 #: What a fault does to the call: nothing of it happens; a part; all, but the answer is lost.
 BEFORE, TORN, AFTER = "before", "torn", "after"
 #: A part is written, and the store says that it was all.
@@ -18,6 +20,14 @@ SHORT = "short"
 
 class Killed(BaseException):
     """The program ended here."""
+
+
+class InThisThread(CallWorker):
+    """Without a thread, so that a test with thousands of calls is quick."""
+
+    def run(self, what: str, call: Any) -> Any:
+        """The call, and nothing else."""
+        return call()
 
 
 class FaultyFile:
@@ -142,6 +152,14 @@ class FaultyStore(MemoryFileSystem):
             write(data)
 
         self.call("pipe_file", lambda: create(value), lambda: create(value[: len(value) // 2]))
+
+    def cp_file(self, path1: str, path2: str, **more: Any) -> None:
+        """Counted."""
+        def copy() -> None:
+            data = MemoryFileSystem.cat_file(self, path1)
+            MemoryFileSystem._open(self, self._strip_protocol(path2), "wb").write(data)
+
+        self.call("cp_file", copy)
 
     def rm_file(self, path: str) -> None:
         """Counted."""

@@ -27,7 +27,7 @@ from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.errors import DirectoryError, StoreError
 from dledger.values.ledger.group_name import GroupName
 from protocols.wire.ledger.entry import iterate_records
-from tests.storage.archive_store import AFTER, BEFORE, SHORT, TORN, FaultyStore, Killed
+from tests.storage.archive_store import AFTER, BEFORE, SHORT, TORN, FaultyStore, InThisThread, Killed
 from tests.storage.archived_member import GROUP, ArchiveCase, body_of
 from tests.storage.support import ROOT, HookedDisk, bodies_in, config_of
 
@@ -35,14 +35,6 @@ URL = "faulty://bucket/log"
 #: Of faults at random; CI takes fewer than a search for errors would.
 SEEDS = int(os.environ.get("DLEDGER_ARCHIVE_SEEDS", "20"))
 FIRST_SEED = int(os.environ.get("DLEDGER_ARCHIVE_SEED", "1"))
-
-
-class InThisThread(CallWorker):
-    """Without a thread, so that a test with thousands of calls is quick."""
-
-    def run(self, what: str, call: Any) -> Any:
-        """The call, and nothing else."""
-        return call()
 
 
 class RemoteCase(ArchiveCase):

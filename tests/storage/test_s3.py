@@ -1,8 +1,6 @@
 # -*- test-case-name: tests.storage.test_s3 -*-
 """
-An archive on S3, played by moto's server on loopback: C{pip install '.[s3-test]'}; skipped without that.
-
-No S3 of Amazon or of another vendor was tested.
+An archive on S3, as L{tests.storage.s3_server} plays it; skipped without its packages.
 """
 
 from __future__ import annotations
@@ -10,13 +8,13 @@ from __future__ import annotations
 import json
 from importlib.util import find_spec
 from typing import Any
-from urllib.request import Request, urlopen
 
 from dledger.base.disk.disk import OsDisk
 from dledger.storage.backups.place import RemotePlace, opened_place
 from dledger.storage.store.file_store import FileStore
 from dledger.values.ledger.config import DLedgerConfig
 from tests.commands.fakes import CliCase
+from tests.storage.s3_server import MISSING, shared_server
 
 #: Of a data file: an upload of several parts, which S3 wants to have five MiB at least.
 SEGMENT_BYTES = 12 * 1024 * 1024
@@ -25,25 +23,16 @@ SEGMENT_BYTES = 12 * 1024 * 1024
 class S3Tests(CliCase):
     """The command, from end to end."""
 
-    if find_spec("moto") is None or find_spec("s3fs") is None:
-        skip = "moto or s3fs is not installed: pip install '.[s3-test]'"
+    if MISSING:
+        skip = MISSING
 
     def setUp(self) -> None:
         """A server with a bucket, and a member with two closed segments."""
         super().setUp()
-        import boto3
-        from moto.server import ThreadedMotoServer
-
-        server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-        server.start()
-        self.addCleanup(server.stop)
-        url = "http://{}:{}".format(*server.get_host_and_port())
-        # (All servers of a process share their objects.)
-        urlopen(Request(f"{url}/moto-api/reset", method="POST"), timeout=20).close()
-        self.s3: Any = boto3.client("s3", endpoint_url=url, region_name="us-east-1",
-                                    aws_access_key_id="x", aws_secret_access_key="y")
-        self.s3.create_bucket(Bucket="bucket")
-        self.options = ("-o", f"endpoint_url={url}", "-o", "default_block_size=5242880", "-o", "key=x",
+        server = shared_server()
+        server.reset()
+        self.s3 = server.s3
+        self.options = ("-o", f"endpoint_url={server.url}", "-o", "default_block_size=5242880", "-o", "key=x",
                         "-o", "secret=y")
         self.config = DLedgerConfig(
             store_base_dir=self.mktemp(), bootstrap=True, mapped_file_size_for_entry_data=SEGMENT_BYTES,
@@ -76,7 +65,8 @@ class S3Tests(CliCase):
         self.assertExit(self.run_s3("archive", path, "s3://bucket/log"), 0, "nothing new")
         self.assertExit(self.run_s3("backup", path, "s3://bucket/log"), 0, "copied 1 segment", "to 4499")
         self.assertExit(self.run_s3("backup", path, "s3://bucket/log"), 0, "nothing new")
-        self.assertExit(self.run_s3("archive", "--verify", "s3://bucket/log"), 0, "clean")
+        for command in ("archive", "backup"):
+            self.assertExit(self.run_s3(command, "--verify", "s3://bucket/log"), 0, "clean")
         self.assertExit(self.run_s3(
             "restore", "s3://bucket/log", "--join", "--store", self.mktemp(), "--node-id", "n0", "--peers",
             "n0-h:1",

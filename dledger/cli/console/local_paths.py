@@ -12,10 +12,10 @@ import click
 from dledger.values.local_paths import check_local_path
 
 
-def require_local(name: str, value: str | os.PathLike[str], hint: str = "") -> None:
+def require_local(name: str, value: str | os.PathLike[str]) -> None:
     """Check a value that may not be a URL, see L{check_local_path}. @raise click.UsageError: it is one."""
     try:
-        check_local_path(name, os.fspath(value), hint)
+        check_local_path(name, os.fspath(value))
     except ValueError as error:
         raise click.UsageError(str(error)) from None
 
@@ -32,22 +32,17 @@ class LocalPath(click.Path):
 
     def __init__(
         self, *, exists: bool = False, file_okay: bool = True, dir_okay: bool = True, readable: bool = True,
-        path_type: type[Path] | None = None, hint: str = "",
+        path_type: type[Path] | None = None,
     ) -> None:
-        """
-        The parameters of C{click.Path}.
-
-        @param hint: see L{check_local_path}.
-        """
+        """The parameters of C{click.Path}."""
         super().__init__(exists=exists, file_okay=file_okay, dir_okay=dir_okay, readable=readable,
                          path_type=path_type)
-        self._hint = hint
 
     def convert(
         self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
     ) -> str | bytes | os.PathLike[str]:
         """@raise click.UsageError: it is a URL, or C{click.Path} refuses it."""
-        require_local(_name_of(param), value, self._hint)
+        require_local(_name_of(param), value)
         return super().convert(value, param, ctx)
 
 

@@ -14,7 +14,6 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import attrs
 import click
@@ -23,7 +22,6 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn,
 from rich.text import Text
 
 from dledger.cli.console.command import EXIT_INTERRUPTED, say, show_result
-from dledger.cli.console.local_paths import LocalPath
 from dledger.cli.console.signals import stopped_by
 from dledger.values.exports import EXPORT_OPTIONS, PART_REPORTED, ExportOption, ExportProgress, RunningExport
 
@@ -41,11 +39,6 @@ class _Rate(ProgressColumn):
         seconds = max(task.elapsed or 0.0, 1e-9)
         rows, size = task.fields["rows"], task.fields["log_bytes"]
         return Text(f"{rows:,} rows, {rows / seconds:,.0f}/s, {size / seconds / 1e6:,.1f} MB/s")
-
-
-#: What an export needs of its directory.
-_MOUNTED = ("An export needs a directory of a mounted file system, with an atomic rename; to a store, use a "
-            "stream with a checkpoint")
 
 
 class _Text(click.types.StringParamType):
@@ -82,7 +75,7 @@ def _with_options(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.command()
 @click.argument("source", metavar="SOURCE")
-@click.argument("out", type=LocalPath(file_okay=False, path_type=Path, hint=_MOUNTED))
+@click.argument("out")
 @_with_options
 @click.option("-f", "--follow", is_flag=True, help="Continue with entries that are committed later.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
@@ -90,14 +83,15 @@ def _with_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("-v", "--verbose", is_flag=True, help="Print a line for every finished part.")
 @click.pass_context
 def export(
-    context: click.Context, /, source: str, out: Path, follow: bool, as_json: bool, progress: bool | None,
+    context: click.Context, /, source: str, out: str, follow: bool, as_json: bool, progress: bool | None,
     verbose: bool, **given: str | tuple[str, ...] | bool | None,
 ) -> None:
     """
-    Write the committed entries of SOURCE into files, or a table, in the directory OUT, each row exactly once.
+    Write the committed entries of SOURCE into files, or a table, in OUT, each row exactly once.
 
-    SOURCE is a member's directory (ours or Java's, live or stopped), the addresses of members, or an
-    archive (a directory or a URL such as s3://bucket/log; -o archiveOptions=JSON has the store's options).
+    OUT is a directory, or a URL such as s3://bucket/out (--store-option has the store's options). SOURCE is a
+    member's directory (ours or Java's, live or stopped), the addresses of members, or an archive (a directory
+    or a URL; -o archiveOptions=JSON has the store's options).
     To continue an interrupted export, or to export new entries, give the same command again: it
     continues where OUT ends.
     """

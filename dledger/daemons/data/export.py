@@ -26,7 +26,6 @@ from twisted.python.usage import UsageError
 from dledger.base.reactor import Reactor, make_reactor_monotonic, whole_reactor
 from dledger.daemons.settings.options import OptionsOnly, exit_with
 from dledger.values.exports import EXPORT_OPTIONS, PART_REPORTED, PlannedExport, RunningExport
-from dledger.values.local_paths import check_local_path
 
 _MISSING = "dledger-export needs Arrow: pip install 'dledger[export]' ({0})"
 
@@ -37,19 +36,27 @@ class Options(OptionsOnly):
     optParameters = [
         ["source", "s", None, "A member's directory, an archive, or members, as n0-host:port;n1-host:port."],
         ["group", "g", "default", "Name of the group, if the source is members."],
-        ["out", None, None, "Directory for the files."],
+        ["out", None, None, "Directory or URL for the files."],
         *([option.name, None, option.default, option.help]
-          for option in EXPORT_OPTIONS if not option.once and option.name != "option"),
+          for option in EXPORT_OPTIONS if not option.once and option.kind != "NAME=VALUE"),
     ]
 
     def __init__(self) -> None:
         super().__init__()
-        self.given: list[str] = []
+        self.given: dict[str, list[str]] = {}
         self.plan: PlannedExport | None = None
 
     def opt_option(self, text: str) -> None:
         """Any option of the Spark source, as name=value, such as verifyCrc=true; may be repeated."""
-        self.given.append(text)
+        self.given.setdefault("option", []).append(text)
+
+    def opt_store_option(self, text: str) -> None:
+        """With a URL as target: an option of fsspec for its store, as name=value; may be repeated."""
+        self.given.setdefault("store_option", []).append(text)
+
+    def opt_catalog_option(self, text: str) -> None:
+        """With --catalog: a property of PyIceberg's catalog, as name=value; may be repeated."""
+        self.given.setdefault("catalog_option", []).append(text)
 
     def postOptions(self) -> None:
         """Check all options; C{self.plan} is the result."""
@@ -66,9 +73,8 @@ class Options(OptionsOnly):
             option.key: (self[option.name],) for option in EXPORT_OPTIONS if self.get(option.name) is not None
         }
         try:
-            check_local_path("--out", self["out"])
             self.plan = ExportPlan.of(
-                self["source"], self["out"], {**texts, "option": self.given}, follows=True,
+                self["source"], self["out"], {**texts, **self.given}, follows=True,
                 group=self["group"],
             )
         except (ExportError, OptionError, ValueError) as error:

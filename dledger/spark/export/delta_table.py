@@ -10,6 +10,10 @@ The files are written, brought to stable storage and renamed as those of an expo
 names them. A crash in between leaves files that no reader of the table sees, with names that the next run
 uses again for the same rows. An empty last file of C{_delta_log}, as a power cut may leave it, is no commit.
 
+On an object store their names also have a number of the run, as nothing keeps two runs apart before the
+commit: no run overwrites a file that a commit of another one names. The commit is a file whose name must be
+free.
+
 Besides the properties, a commit has the transaction C{dledger-export}, whose version is where the next range
 begins. Of two commits on top of the same version Delta refuses the later one if both have this transaction;
 it is put after the commits of other programs.
@@ -20,28 +24,32 @@ from __future__ import annotations
 import json
 import os
 import time
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, Transaction
-from deltalake.exceptions import DeltaError
+from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
 
 from dledger.spark.export.files import (
     NULL_PARTITION,
-    PENDING_NAME,
     ExportError,
     ExportPart,
-    rename_staged,
     sync_directory,
     sync_file,
-    sync_staged,
 )
-from dledger.spark.export.table_target import STATE, ExportTable, TableState
+from dledger.spark.export.table_place import LocalTablePlace, StoreTablePlace, TablePlace
+from dledger.spark.export.table_target import STATE, ExportTable, TableForm, TableState
 from dledger.spark.export.writers import PARQUET, PartWriter
+from dledger.values.addresses import is_url
+
+if TYPE_CHECKING:
+    from dledger.spark.export.exporter import ExportSettings
 
 #: The id of our transactions.
 APPLICATION = "dledger-export"
@@ -51,6 +59,52 @@ _NEWEST = 16
 #: Nothing is deleted by itself, whoever commits.
 _CONFIGURATION = {"delta.enableExpiredLogCleanup": "false"}
 _AFTERWARDS = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
+#: Options of s3fs, and the names that the package has for them.
+_OF_S3 = {
+    "key": "aws_access_key_id", "secret": "aws_secret_access_key", "token": "aws_session_token",
+    "endpoint_url": "aws_endpoint_url", "anon": "aws_skip_signature", "region_name": "aws_region",
+}
+#: Begins of names that only the package has.
+_OWN = ("aws_", "azure_", "google_")
+
+
+def open_delta(out: str, form: TableForm, settings: ExportSettings) -> DeltaExport:
+    """
+    @param out: a directory or a URL.
+    @raise ExportError: see L{ExportTable}; or an option of the store makes no sense.
+    """
+    if not is_url(out):
+        return DeltaExport(LocalTablePlace(out), form, {})
+    theirs, ours = split_options(out, settings.store_options)
+    return DeltaExport(StoreTablePlace(out, ours), form, theirs)
+
+
+def split_options(url: str, options: Mapping[str, object]) -> tuple[dict[str, str], dict[str, object]]:
+    """
+    @param options: of a store, as fsspec's, or as the package's.
+    @return: those of the package, and those of fsspec.
+    @raise ExportError: the package has no such option.
+    """
+    theirs = {name: _text(value) for name, value in options.items() if name.startswith(_OWN)}
+    ours = {name: value for name, value in options.items() if name not in theirs}
+    if not url.startswith(("s3://", "s3a://")):
+        return theirs, ours
+    flat = {**ours, **dict(more if isinstance(more := ours.get("client_kwargs"), Mapping) else {})}
+    flat.pop("client_kwargs", None)
+    for name, value in flat.items():
+        if name not in _OF_S3:
+            raise ExportError(
+                f"--store-option {name}: the package deltalake, which commits, has no such option. Allowed "
+                f"are {', '.join(_OF_S3)} (the last one in client_kwargs), and its own, which begin with aws_"
+            )
+        theirs.setdefault(_OF_S3[name], _text(value))
+    if theirs.get("aws_endpoint_url", "").startswith("http://"):
+        theirs.setdefault("aws_allow_http", "true")
+    return theirs, ours
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 class DeltaExport(ExportTable):
@@ -60,22 +114,32 @@ class DeltaExport(ExportTable):
     errors = (DeltaError, OSError)
     _table: DeltaTable
 
+    def __init__(self, place: TablePlace, form: TableForm, options: Mapping[str, str]) -> None:
+        """@param options: of the store, as the package's."""
+        self._options = dict(options)
+        self._local = place.path if isinstance(place, LocalTablePlace) else None
+        self._run = "" if self._local else f"-{uuid.uuid4().hex}"
+        self._added: tuple[ExportPart, list[AddAction]] | None = None
+        super().__init__(place, form)
+
     def is_there(self) -> bool:
-        return (self.path / _LOG_NAME).is_dir()
+        return self.load() if self._local is None else (self._local / _LOG_NAME).is_dir()
 
     def load(self) -> bool:
         try:
-            if not self.is_there() or not DeltaTable.is_deltatable(str(self.path)):
+            if self._local is not None and not self.is_there():
                 return False
-            self._table = DeltaTable(str(self.path))
+            self._table = DeltaTable(self.path, storage_options=self._options)
+        except TableNotFoundError:
+            return False
         except (DeltaError, OSError) as error:
             raise ExportError(f"the Delta table {self.path} cannot be read: {self.said(error)}") from error
         return True
 
     def create(self) -> None:
         DeltaTable.create(
-            str(self.path), schema=self.form.schema, partition_by=list(self.form.partition_by),
-            configuration=_CONFIGURATION,
+            self.path, schema=self.form.schema, partition_by=list(self.form.partition_by),
+            configuration=_CONFIGURATION, storage_options=self._options,
         )
         self._sync_log(0)
 
@@ -128,13 +192,14 @@ class DeltaExport(ExportTable):
         return True
 
     def append(self, part: ExportPart, added: list[pa.Field], properties: Mapping[str, str]) -> None:
-        staged = [pair for pair in part.files if (self.path / PENDING_NAME / pair[0]).exists()]
-        if staged:
-            sync_staged(self.path, staged)
-            rename_staged(self.path, staged)
+        files = [(staged, final.removesuffix(f".{PARQUET}") + f"{self._run}.{PARQUET}")
+                 for staged, final in part.files]
+        if self._added is None or self._added[0] is not part:
+            self._added = part, [_action(final, self.place.staged(staged)) for staged, final in files]
+        self.place.publish(files)
         end = part.last + 1
         self._table.create_write_transaction(
-            [self._added(final) for _staged, final in part.files], mode="append",
+            self._added[1], mode="append",
             schema=self._table.schema(), partition_by=list(self.form.partition_by) or None,
             commit_properties=CommitProperties(
                 custom_metadata=dict(properties), app_transactions=[Transaction(APPLICATION, end)],
@@ -143,15 +208,10 @@ class DeltaExport(ExportTable):
         )
         self._sync_log(self._table.version() + 1)
 
-    def _added(self, name: str) -> AddAction:
-        path = self.path / name
-        return AddAction(
-            path=name, size=path.stat().st_size, partition_values=_values(name),
-            modification_time=round(time.time() * 1000), data_change=True, stats=_statistics(path),
-        )
-
     def _sync_log(self, version: int) -> None:
-        log = self.path / _LOG_NAME
+        if self._local is None:
+            return
+        log = self._local / _LOG_NAME
         for name in os.listdir(log):
             if name.startswith((f"{version:020d}", "_last_checkpoint")):
                 sync_file(log / name)
@@ -163,16 +223,17 @@ class DeltaExport(ExportTable):
         self._table.optimize.compact(post_commithook_properties=_AFTERWARDS)
         self.load()
         after = self._files()
-        for path in sorted(after - before):
-            sync_file(path)
-            sync_directory(path.parent)
+        if self._local is not None:
+            for path in sorted(self._local / name for name in after - before):
+                sync_file(path)
+                sync_directory(path.parent)
         self._sync_log(self._table.version())
         return len(before), len(after)
 
-    def _files(self) -> set[Path]:
+    def _files(self) -> set[str]:
         # Their addresses escape the directory, but not what is below it; the log escapes all.
         names = pa.table(self._table.get_add_actions()).column("path").to_pylist()
-        return {self.path / unquote(name) for name in names}
+        return {unquote(name) for name in names}
 
     def expire(self, days: float, now_s: float) -> int:
         """See L{ExportTable.expire}; Delta has its own clock. The versions stay in C{_delta_log}."""
@@ -181,6 +242,14 @@ class DeltaExport(ExportTable):
         )
         self.load()
         return len(gone)
+
+
+def _action(name: str, path: Path) -> AddAction:
+    """@param name: in the place. @param path: of the file now."""
+    return AddAction(
+        path=name, size=path.stat().st_size, partition_values=_values(name),
+        modification_time=round(time.time() * 1000), data_change=True, stats=_statistics(path),
+    )
 
 
 def _values(name: str) -> dict[str, str | None]:

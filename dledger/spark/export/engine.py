@@ -16,13 +16,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, cast
 
 import attrs
 
-from dledger.spark.export.exporter import ARROW, Exporter, ExportSettings, ExportSource
+from dledger.spark.export.exporter import ARROW, ICEBERG, Exporter, ExportSettings, ExportSource
 from dledger.spark.export.files import ExportError
 from dledger.spark.export.follow import Follower
 from dledger.spark.export.tables import TableExporter, open_export
@@ -70,12 +69,12 @@ def source_options(
 @attrs.frozen(kw_only=True)
 class ExportPlan:
     """
-    A log, a directory, and how one comes into the other.
+    A log, a directory or URL, and how one comes into the other.
 
     @ivar interval_ms: between two reads of a log that is followed; 0: the export has an end.
     """
 
-    out: Path
+    out: str
     source: ExportSource
     settings: ExportSettings
     interval_ms: int
@@ -100,7 +99,7 @@ class ExportPlan:
             values = read_options(given)
         except ValueError as error:
             raise OptionError(str(error)) from None
-        _check_together(values, follows=follows)
+        _check_together(values, os.fspath(out), follows=follows)
         columns = sum(cast("tuple[tuple[str, ...], ...]", values["columns"]), ())
         partition_by = sum(cast("tuple[tuple[str, ...], ...]", values["partition_by"]), ())
         settings = ExportSettings(
@@ -108,6 +107,10 @@ class ExportPlan:
             partition_by=partition_by, compression=cast("str", values["compression"]),
             part_bytes=cast("int", values["part_bytes"]),
             max_delay_ms=round(cast("float", values["max_delay"]) * 1000),
+            store_options=dict(cast("tuple[tuple[str, object], ...]", values["store_option"])),
+            catalog=cast("str | None", values["catalog"]) or "",
+            table=cast("str | None", values["table"]) or "",
+            catalog_options=dict(cast("tuple[tuple[str, str], ...]", values["catalog_option"])),
         )
         options = {
             **source_options(source, group, tls, token_file),
@@ -117,7 +120,7 @@ class ExportPlan:
             options["startingOffsets"] = str(values["from"])
         engine = cast("str", values["engine"])
         return cls(
-            out=Path(out), settings=settings, engine=engine,
+            out=os.fspath(out), settings=settings, engine=engine,
             source=ExportSource.of(options, columns, partition_by, engine=engine, follows=follows),
             interval_ms=max(1, round(cast("float", values["interval"]) * 1000)) if follows else 0,
             master=cast("str | None", values["master"]),
@@ -142,13 +145,24 @@ class ExportPlan:
         return session("dledger export", master=self.master or "local[*]", config=dict(self.conf))
 
 
-def _check_together(values: Mapping[str, object], *, follows: bool) -> None:
+def _check_together(values: Mapping[str, object], out: str, *, follows: bool) -> None:
     """@raise OptionError: options that do not go together."""
     is_spark = values["engine"] != ARROW
+    if is_spark and is_url(out):
+        raise OptionError(f"--engine spark writes to a directory that all machines see, not to {out}: use "
+                          "--engine arrow, or a stream of Spark with a checkpoint")
+    if values["store_option"] and not is_url(out):
+        raise OptionError(f"--store-option is for a store, and {out} is a directory")
     if is_spark and follows:
         raise OptionError("--follow needs --engine arrow; a Spark stream can follow a log, too")
     if is_spark and values["to"]:
         raise OptionError("--to needs --engine arrow")
+    if values["catalog"] and values["to"] != ICEBERG:
+        raise OptionError("--catalog needs --to iceberg")
+    if not values["catalog"] and (values["table"] or values["catalog_option"]):
+        raise OptionError("--table and --catalog-option need --catalog")
+    if values["to"] == ICEBERG and is_url(out) and not values["catalog"]:
+        raise OptionError(f"an Iceberg table at a URL needs --catalog, of which {out} cannot hold the file")
     if not is_spark and (values["master"] or values["conf"]):
         raise OptionError("--master and --conf need --engine spark")
     if not values["compact"] and values["expire_snapshots"] is None:
@@ -199,6 +213,8 @@ class ExportRun(RunningExport):
 
     def _explained(self, error: OSError) -> Exception:
         # (Arrow's own sentence names neither the place nor, at its begin, the reason.)
+        if is_url(self._plan.out):
+            return ExportError(f"{self._plan.out} cannot be written: {error}")
         if error.errno is None:
             return error
         return ExportError(f"{self._plan.out} cannot be written: {os.strerror(error.errno)}")
@@ -211,7 +227,7 @@ class ExportRun(RunningExport):
     def report(self, seconds: float) -> ExportReport:
         progress, directory = self._exporter.progress, self._exporter.directory
         return ExportReport(
-            out=str(self._plan.out), rows=progress.rows, log_bytes=progress.log_bytes,
+            out=self._plan.out, rows=progress.rows, log_bytes=progress.log_bytes,
             seconds=round(seconds, 3), begin=progress.begin, next=directory.next_index,
             end=progress.end, total_rows=directory.rows, maintained=self._maintained,
         )

@@ -32,18 +32,20 @@ import pyarrow as pa
 
 from dledger.spark.export.files import ExportDirectory, ExportError, ExportPart, part_name
 from dledger.spark.export.runs import Run, runs_of
+from dledger.spark.export.store_files import StoreExport, store_place
 from dledger.spark.export.writers import COMPRESSIONS, FORMATS, PARQUET, OpenPart, PartWriter
 from dledger.spark.formats.log import Extent, ScannedLog, await_end
 from dledger.spark.formats.option_texts import OptionError
 from dledger.spark.formats.options import ROCKETMQ, ScanOptions
 from dledger.spark.formats.proof import Proof, difference, of_group, of_record
 from dledger.spark.scans.scan import Scan, columns_of, decoder_of
+from dledger.values.addresses import is_url
 from dledger.values.exports import ExportProgress
 
 #: The engine without Spark.
 ARROW = "arrow"
 #: Kinds of tables; see L{dledger.spark.export.tables}.
-TABLES = ("delta", "iceberg")
+DELTA, ICEBERG = TABLES = ("delta", "iceberg")
 #: Bytes of the log in one part: the same as one task of Spark's reads.
 PART_BYTES = 128 * 1024 * 1024
 
@@ -57,6 +59,9 @@ class ExportSettings:
     @ivar columns: in this order; empty: all columns.
     @ivar max_delay_ms: when a log is followed, a part ends at most this many milliseconds after its first
         row; 0: only when it is full.
+    @ivar store_options: of the store, as fsspec's, if the target is a URL.
+    @ivar catalog, table, catalog_options: of an Iceberg table in a catalog that others use, too; see
+        L{dledger.spark.export.iceberg_catalog}.
     """
 
     to: str = ""
@@ -66,6 +71,10 @@ class ExportSettings:
     compression: str = attrs.field(default="snappy")
     part_bytes: int = PART_BYTES
     max_delay_ms: int = 60_000
+    store_options: Mapping[str, object] = attrs.field(factory=dict, repr=False)
+    catalog: str = attrs.field(default="", repr=False)
+    table: str = ""
+    catalog_options: Mapping[str, str] = attrs.field(factory=dict, repr=False)
 
     def __attrs_post_init__(self) -> None:
         """@raise ExportError: a value makes no sense."""
@@ -166,8 +175,8 @@ class ExportTarget(Protocol):
     """Where parts go; it knows how far the export is. L{ExportDirectory} says more of each."""
 
     @property
-    def path(self) -> Path:
-        """The directory."""
+    def path(self) -> str | os.PathLike[str]:
+        """The directory, or the URL."""
 
     @property
     def next_index(self) -> int | None:
@@ -230,13 +239,17 @@ class Exporter:
     @classmethod
     def open(cls, out: str | os.PathLike[str], source: ExportSource, settings: ExportSettings) -> Self:
         """
-        @raise ExportError: see L{ExportDirectory.open}.
+        @param out: a directory or a URL.
+        @raise ExportError: see L{ExportDirectory.open} and L{StoreExport.open}.
         @raise ReadError: the log cannot be read; then no directory was made.
         """
         check_apart(out, source.scan)
         source.scan.extent()
-        directory = ExportDirectory.open(out, {**settings.kept(), "rows": source.scan.options.format})
-        return cls(directory, source, settings)
+        kept = {**settings.kept(), "rows": source.scan.options.format}
+        where = os.fspath(out)
+        if is_url(where):
+            return cls(StoreExport.open(store_place(where, settings.store_options), kept), source, settings)
+        return cls(ExportDirectory.open(where, kept), source, settings)
 
     def __enter__(self) -> Self:
         """This exporter."""
@@ -422,13 +435,18 @@ def _proof_of(log: ScannedLog, offset: int, last: Run | None) -> Proof:
 
 
 def check_apart(out: str | os.PathLike[str], scan: Scan) -> None:
-    """@raise ExportError: C{out} is not a directory, or the files would be in the directory of the log."""
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", os.fspath(out)):
+    """@raise ExportError: the files would be in the directory of the log, or in its archive."""
+    where = os.fspath(out)
+    if not is_url(where) and re.match(r"[A-Za-z][A-Za-z0-9+._-]*:/", where):
         raise ExportError(
-            f"{os.fspath(out)!r} looks like the address of an object store: an export needs a directory of a "
-            "mounted file system, with an atomic rename. There, use a stream with a checkpoint"
+            f"{where!r} is neither a directory nor a URL: write a path such as ./out, or a URL such as "
+            "s3://bucket/out"
         )
-    path = os.path.realpath(out)
     for held in (scan.options.path, scan.options.data_path, scan.options.archive):
-        if held and "://" not in held and (path + "/").startswith(os.path.realpath(held) + "/"):
-            raise ExportError(f"{out} is in the directory of the log, {held}: name another place")
+        if held and is_url(held) == is_url(where) and f"{_plain(where)}/".startswith(f"{_plain(held)}/"):
+            raise ExportError(f"{where} is in the directory of the log, {held}: name another place")
+
+
+def _plain(where: str) -> str:
+    """A path without links, or a URL without needless slashes."""
+    return re.sub("(?<!:)/+", "/", where).rstrip("/") if is_url(where) else os.path.realpath(where)

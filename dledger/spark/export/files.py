@@ -18,16 +18,17 @@ taken away by a reader, which is allowed.
 Rule 3: the next part begins where C{_export.json} says, not where the files end: finished files may be moved
 away at any time.
 
-Knows nothing of ledgers, Arrow and Spark. Needs a file system with an atomic rename; object storage has none.
+Knows nothing of ledgers, Arrow and Spark. Needs a file system with an atomic rename; for object stores, which
+have none, there is L{dledger.spark.export.store_files}.
 """
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
 import os
 import shutil
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypedDict
@@ -170,21 +171,102 @@ class ExportState(TypedDict):
     pending: PendingPart | None
 
 
-class ExportDirectory:
+class KeptExport(ABC):
     """
-    An open directory; no other process writes to it.
+    How far an export into files is, and the way of a part: its files are kept, then the state lists them,
+    then they get their final names.
 
-    @ivar path: the directory.
     @ivar next_index: where the next part begins; None until the first L{begin}.
     @ivar first: where the export begins; None until the first L{begin}.
     @ivar rows: in all parts so far.
     @ivar proof: given with the last part; the log is recognised by it.
     """
 
+    def __init__(self, state: ExportState) -> None:
+        self._state = state
+
+    @property
+    def next_index(self) -> int | None:
+        """See the class."""
+        return self._state["next"]
+
+    @property
+    def first(self) -> int | None:
+        """See the class."""
+        return self._state["first"]
+
+    @property
+    def rows(self) -> int:
+        """See the class."""
+        return self._state["rows"]
+
+    @property
+    def proof(self) -> Mapping[str, int | str]:
+        """See the class."""
+        return self._state["proof"]
+
+    @abstractmethod
+    def _save(self) -> None:
+        """Write the state, durably."""
+
+    @abstractmethod
+    def _keep(self, files: Sequence[tuple[str, str]]) -> list[list[str]]:
+        """
+        Bring staged files to stable storage.
+
+        @param files: as in L{ExportPart}.
+        @return: for each file, where it is kept, and its final path.
+        """
+
+    @abstractmethod
+    def _show(self, files: Sequence[Sequence[str]]) -> None:
+        """Give kept files their final names, durably; those that are not there any more are left out."""
+
+    def begin(self, index: int) -> None:
+        """The next part begins at C{index}: called at the start, and where entries are skipped."""
+        assert self.next_index is None or index >= self.next_index, "an export never goes back"
+        if self.next_index is None:
+            self._state["first"] = index
+        self._state["next"] = index
+        self._save()
+
+    def commit(self, part: ExportPart, proof: Mapping[str, int | str]) -> None:
+        """
+        Make a part visible, durably; L{next_index} is after it afterwards.
+
+        @param part: its files are below C{_pending}, closed.
+        @raise OSError: the disk is full or fails. The visible files are still right, and the next exporter to
+            open the directory finishes the part or begins it again.
+        """
+        assert part.first == self.next_index, "parts follow one another"
+        pending: PendingPart = {
+            "first": part.first, "last": part.last, "rows": part.rows, "proof": dict(proof),
+            "files": self._keep(part.files),
+        }
+        self._state["pending"] = pending
+        self._save()
+        self._show(pending["files"])
+        self._finish(pending)
+
+    def _finish(self, pending: PendingPart) -> None:
+        self._state |= {
+            "next": pending["last"] + 1, "rows": self.rows + pending["rows"], "proof": pending["proof"],
+            "pending": None,
+        }
+        self._save()
+
+
+class ExportDirectory(KeptExport):
+    """
+    An open directory; no other process writes to it.
+
+    @ivar path: the directory.
+    """
+
     def __init__(self, path: Path, lock: int, state: ExportState) -> None:
+        super().__init__(state)
         self.path = path
         self._lock = lock
-        self._state = state
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], settings: Mapping[str, object]) -> ExportDirectory:
@@ -208,7 +290,9 @@ class ExportDirectory:
         except OSError as error:
             raise ExportError(f"{path} cannot be written: {error.strerror}") from error
         try:
-            state = _new_state(settings) if is_new else _read_state(path / STATE_NAME, settings)
+            state = new_state(settings) if is_new else read_state(
+                path, STATE_NAME, (path / STATE_NAME).read_bytes(), settings
+            )
             directory = cls(path, lock, state)
             directory._recover(is_new)
         except BaseException:
@@ -216,30 +300,10 @@ class ExportDirectory:
             raise
         return directory
 
-    @property
-    def next_index(self) -> int | None:
-        """See the class."""
-        return self._state["next"]
-
-    @property
-    def first(self) -> int | None:
-        """See the class."""
-        return self._state["first"]
-
-    @property
-    def rows(self) -> int:
-        """See the class."""
-        return self._state["rows"]
-
-    @property
-    def proof(self) -> Mapping[str, int | str]:
-        """See the class."""
-        return self._state["proof"]
-
     def _recover(self, is_new: bool) -> None:
         pending = self._state["pending"]
         if pending is not None:
-            rename_staged(self.path, pending["files"])
+            self._show(pending["files"])
             self._finish(pending)
         shutil.rmtree(self.path / PENDING_NAME, ignore_errors=True)
         (self.path / PENDING_NAME).mkdir(exist_ok=True)
@@ -249,48 +313,16 @@ class ExportDirectory:
     def _save(self) -> None:
         _write_durably(self.path / STATE_NAME, json.dumps(self._state, indent=1) + "\n")
 
-    def begin(self, index: int) -> None:
-        """The next part begins at C{index}: called at the start, and where entries are skipped."""
-        assert self.next_index is None or index >= self.next_index, "an export never goes back"
-        if self.next_index is None:
-            self._state["first"] = index
-        self._state["next"] = index
-        self._save()
+    def _keep(self, files: Sequence[tuple[str, str]]) -> list[list[str]]:
+        sync_staged(self.path, files)
+        return [list(pair) for pair in files]
+
+    def _show(self, files: Sequence[Sequence[str]]) -> None:
+        rename_staged(self.path, files)
 
     def stage(self, name: str) -> Path:
         """A new path for an unfinished file or directory, to be committed later."""
         return staged_path(self.path, name)
-
-    def discard(self, name: str) -> None:
-        """Delete the file that was staged under this name."""
-        with contextlib.suppress(OSError):
-            (self.path / PENDING_NAME / name).unlink()
-
-    def commit(self, part: ExportPart, proof: Mapping[str, int | str]) -> None:
-        """
-        Make a part visible, durably; L{next_index} is after it afterwards.
-
-        @param part: its files are below C{_pending}, closed.
-        @raise OSError: the disk is full or fails. The visible files are still right, and the next exporter to
-            open the directory finishes the part or begins it again.
-        """
-        assert part.first == self.next_index, "parts follow one another"
-        sync_staged(self.path, part.files)
-        pending: PendingPart = {
-            "first": part.first, "last": part.last, "rows": part.rows, "proof": dict(proof),
-            "files": [list(pair) for pair in part.files],
-        }
-        self._state["pending"] = pending
-        self._save()
-        rename_staged(self.path, pending["files"])
-        self._finish(pending)
-
-    def _finish(self, pending: PendingPart) -> None:
-        self._state |= {
-            "next": pending["last"] + 1, "rows": self.rows + pending["rows"], "proof": pending["proof"],
-            "pending": None,
-        }
-        self._save()
 
     def close(self) -> None:
         """Remove the files that are not committed, and release the directory."""
@@ -312,31 +344,41 @@ def take_lock(path: Path) -> int:
     return lock
 
 
-def _new_state(settings: Mapping[str, object]) -> ExportState:
+def new_state(settings: Mapping[str, object]) -> ExportState:
+    """Of an export that has not begun."""
     return {
         "version": _VERSION, "settings": dict(settings), "first": None, "next": None, "rows": 0, "proof": {},
         "pending": None,
     }
 
 
-def _read_state(path: Path, settings: Mapping[str, object]) -> ExportState:
+def read_state(
+    where: str | os.PathLike[str], name: str, data: bytes, settings: Mapping[str, object]
+) -> ExportState:
+    """
+    @param where: the directory or URL of the export.
+    @param name: of the state in it.
+    @param data: its bytes.
+    @param settings: those of now.
+    @raise ExportError: it is damaged, or was begun with other settings.
+    """
     try:
-        state: ExportState = json.loads(path.read_text(encoding="utf-8"))
+        state: ExportState = json.loads(data.decode())
         version = state["version"]
         said = state["settings"]
         if not {"next", "rows", "proof", "pending"} <= state.keys():
             raise KeyError("next")
     except (ValueError, KeyError, TypeError) as error:
         raise ExportError(
-            f"{path} is damaged ({type(error).__name__}: {error}), so the progress of the export is unknown: "
-            "export to a new directory"
+            f"{where}/{name} is damaged ({type(error).__name__}: {error}), so the progress of the export is "
+            "unknown: export to a new directory"
         ) from None
     if version != _VERSION:
-        raise ExportError(f"{path} is of version {version}; this program knows {_VERSION}")
-    for name, value in settings.items():
-        if said.get(name) != value:
+        raise ExportError(f"{where}/{name} is of version {version}; this program knows {_VERSION}")
+    for setting, value in settings.items():
+        if said.get(setting) != value:
             raise ExportError(
-                f"{path.parent} was begun with {name}={_shown(said.get(name))}, and now {_shown(value)} is "
+                f"{where} was begun with {setting}={_shown(said.get(setting))}, and now {_shown(value)} is "
                 "asked for: use the same value as before, or name a new directory"
             )
     assert isinstance(state, dict)

@@ -1,16 +1,20 @@
 # -*- test-case-name: tests.spark.test_tables,tests.spark.test_tables_cli,tests.spark.test_table_kills -*-
 """
-An Iceberg table as the target of an export, with the package C{pyiceberg}, and its catalog beside it.
+An Iceberg table as the target of an export, with the package C{pyiceberg}.
 
     OUT/catalog.db                       SQLite: the catalog; it says which metadata file is the newest
     OUT/log/metadata/, OUT/log/data/     the table C{log} of the namespace C{dledger}
     OUT/_lock                            as in an export of files
 
-A snapshot and the properties of the table change in one commit, which is one update of the catalog's row. The
-state is in both: in the snapshot for people and to notice that the table was rolled back, in the properties
-because snapshots expire. A crash before the update leaves files that no reader of the table sees.
+With a catalog that others use, too (L{dledger.spark.export.iceberg_catalog}), OUT is the table alone:
 
-Rule: every file is brought to stable storage before the catalog names it.
+    OUT/metadata/, OUT/data/
+
+A snapshot and the properties of the table change in one commit, which is one change in the catalog. The state
+is in both: in the snapshot for people and to notice that the table was rolled back, in the properties because
+snapshots expire. A crash before the commit leaves files that no reader of the table sees.
+
+Rule: every file is brought to stable storage before the catalog names it. All names of files are new ones.
 
 The rows of a part are in memory until it ends.
 """
@@ -22,14 +26,20 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import (
     CommitFailedException,
     CommitStateUnknownException,
+    NamespaceAlreadyExistsError,
     NoSuchTableError,
+    RESTError,
+    TableAlreadyExistsError,
     ValidationException,
 )
 from pyiceberg.expressions import AlwaysTrue
@@ -41,18 +51,30 @@ from pyiceberg.transforms import IdentityTransform
 from sqlalchemy.exc import SQLAlchemyError
 
 from dledger.spark.export.files import ExportError, ExportPart, sync_directory
-from dledger.spark.export.table_target import RANGE, STATE, ExportTable, TableState
+from dledger.spark.export.iceberg_catalog import StoreFileIO, open_catalog
+from dledger.spark.export.table_place import LocalTablePlace, TablePlace
+from dledger.spark.export.table_target import RANGE, STATE, ExportTable, TableForm, TableState
+from dledger.storage.backups.place import RemoteDisk
+from dledger.storage.backups.place_worker import CallWorker
+from dledger.values.addresses import is_url
+
+if TYPE_CHECKING:
+    from dledger.spark.export.exporter import ExportSettings
 
 CATALOG_NAME = "catalog.db"
-NAMESPACE, TABLE = "dledger", "log"
+TABLE = ("dledger", "log")
 #: Bytes of files that a compaction reads at a time, and writes as one file.
 COMPACT_BYTES = 128 * 1024 * 1024
 #: Seconds for which a catalog that another program has locked is waited for.
 CATALOG_WAIT_S = 5.0
+#: Seconds in which each call of a store has to return when old files are deleted.
+STORE_WAIT_S = 120.0
 #: Another try by the package would not look whether the other commit was that of an export.
 _NO_RETRY = {"commit.retry.num-retries": "0"}
 _CODECS = {"none": "uncompressed"}
 _SCHEME = "file://"
+#: Ends of the names of a table's files.
+_OURS = (".parquet", ".avro", ".metadata.json")
 
 
 class SyncedFile(OutputFile):  # type: ignore[misc]
@@ -118,27 +140,52 @@ class HeldPart:
         self.batches = []
 
 
+def open_iceberg(out: str, form: TableForm, settings: ExportSettings) -> IcebergExport:
+    """
+    @param out: a directory or a URL.
+    @raise ExportError: see L{ExportTable}; or there is no such catalog.
+    """
+    if not is_url(out) and re.search(r"[?#%]", out):
+        raise ExportError(f"{out} cannot hold an Iceberg table: allowed are paths without ?, # and %")
+    if is_url(out):
+        place = TablePlace(out.rstrip("/"))
+    else:
+        place = LocalTablePlace(out)
+    return IcebergExport(place, form, settings)
+
+
 class IcebergExport(ExportTable):
     """Writes the rows of an export into an Iceberg table, one snapshot for each range of the log."""
 
     kind = "Iceberg"
     errors = (
-        CommitFailedException, CommitStateUnknownException, ValidationException, SQLAlchemyError, OSError,
-        ValueError,
+        CommitFailedException, CommitStateUnknownException, ValidationException, TableAlreadyExistsError,
+        NamespaceAlreadyExistsError, RESTError, SQLAlchemyError, OSError, ValueError,
     )
     _table: Table
     _part: HeldPart
-    _opened: SqlCatalog | None = None
+    _opened: SqlCatalog | RestCatalog | None = None
+
+    def __init__(self, place: TablePlace, form: TableForm, settings: ExportSettings) -> None:
+        """@param settings: name the catalog and the table, if they are not the ones in a directory."""
+        self._settings = settings
+        self._name = tuple(settings.table.split(".")) if settings.table else TABLE
+        self._is_shared = bool(settings.catalog)
+        where = place.where if self._is_shared else f"{place.where}/{TABLE[1]}"
+        #: The address of the table.
+        self._location = where if is_url(where) else f"{_SCHEME}{where}"
+        super().__init__(place, form)
 
     def is_there(self) -> bool:
-        return (self.path / CATALOG_NAME).is_file()
+        return self.load() if self._is_shared else CATALOG_NAME in self.place.names()
 
-    def _catalog(self) -> SqlCatalog:
+    def _catalog(self) -> SqlCatalog | RestCatalog:
         if self._opened is None:
-            self._opened = SqlCatalog(NAMESPACE, **{
-                "uri": f"sqlite:///{self.path}/{CATALOG_NAME}?timeout={CATALOG_WAIT_S:g}",
-                "warehouse": f"{_SCHEME}{self.path}", "py-io-impl": f"{__name__}.{SyncedFileIO.__name__}",
-            })
+            settings = self._settings
+            uri = settings.catalog or f"sqlite:///{self.path}/{CATALOG_NAME}?timeout={CATALOG_WAIT_S:g}"
+            file_io = StoreFileIO if is_url(self.path) else SyncedFileIO
+            self._opened = open_catalog(uri, settings.catalog_options, settings.store_options,
+                                        f"{file_io.__module__}.{file_io.__name__}")
         return self._opened
 
     def close(self) -> None:
@@ -147,23 +194,21 @@ class IcebergExport(ExportTable):
         super().close()
 
     def load(self) -> bool:
-        if re.search(r"[?#%]", str(self.path)):
-            raise ExportError(
-                f"{self.path} cannot hold an Iceberg table: allowed are paths without ?, # and %"
-            )
-        if not self.is_there():
+        if not self._is_shared and not self.is_there():
             return False
         try:
-            self._table = self._catalog().load_table((NAMESPACE, TABLE))
+            self._table = self._catalog().load_table(self._name)
         except NoSuchTableError:
             return False
-        except (SQLAlchemyError, OSError, ValueError) as error:
+        except self.errors as error:
             raise ExportError(
                 f"the Iceberg table {self.path} cannot be read: {self.said(error)}"
             ) from error
-        place = _local(self._table.location())
-        if place != os.path.realpath(self.path / TABLE):
+        place = _plain(self._table.location())
+        if place != _plain(self._location):
             raise ExportError(
+                f"the catalog has the table {'.'.join(self._name)} at {place}: name that as OUT, or another "
+                "--table" if self._is_shared else
                 f"{self.path} holds the catalog of a table at {place}: an Iceberg table cannot be moved or "
                 "copied. Name the directory in which it was made, or a new one"
             )
@@ -171,16 +216,16 @@ class IcebergExport(ExportTable):
 
     def said(self, error: Exception) -> str:
         if isinstance(error, SQLAlchemyError) and "locked" in str(error):
-            return (f"another program holds the lock of its catalog {CATALOG_NAME}, for more than "
-                    f"{CATALOG_WAIT_S:g} s: end that program, then give the same command again")
+            return (f"another program holds the lock of its catalog {CATALOG_NAME}, "
+                    f"for more than {CATALOG_WAIT_S:g} s: end that program, then give the same command again")
         return super().said(error)
 
     def create(self) -> None:
         catalog = self._catalog()
-        catalog.create_namespace_if_not_exists(NAMESPACE)
+        catalog.create_namespace_if_not_exists(self._name[:-1])
         codec = _CODECS.get(self.form.compression, self.form.compression)
         with catalog.create_table_transaction(
-            (NAMESPACE, TABLE), schema=self.form.schema, location=f"{_SCHEME}{self.path}/{TABLE}",
+            self._name, schema=self.form.schema, location=self._location,
             properties={"write.parquet.compression-codec": codec, **_NO_RETRY},
         ) as change, change.update_spec() as spec:
             for name in self.form.partition_by:
@@ -285,12 +330,35 @@ class IcebergExport(ExportTable):
         ).commit()
         self.load()
         needed = self._needed()
+        if is_url(self.path):
+            return self._unlink_remote(needed, limit_s)
         gone = 0
-        for path in sorted((self.path / TABLE).rglob("*")):
-            is_ours = path.name.endswith((".parquet", ".avro", ".metadata.json"))
-            if is_ours and os.path.realpath(path) not in needed and path.stat().st_mtime < limit_s:
+        for path in sorted(Path(_plain(self._location)).rglob("*")):
+            is_old = path.name.endswith(_OURS) and path.stat().st_mtime < limit_s
+            if is_old and os.path.realpath(path) not in needed:
                 path.unlink()
                 gone += 1
+        return gone
+
+    def _unlink_remote(self, needed: set[str], limit_s: float) -> int:
+        """In a store. @return: the number of files."""
+        files = self._table.io.get_fs(self._location.partition("://")[0])
+        worker = CallWorker(STORE_WAIT_S)
+        disk = RemoteDisk(files, worker)
+        gone, folders = 0, [self._location]
+        try:
+            while folders:
+                folder = folders.pop()
+                for name, size in sorted(disk.listed(folder).items()):
+                    path = f"{folder}/{name}"
+                    if size < 0:
+                        folders.append(path)
+                    elif name.endswith(_OURS) and _plain(path) not in needed \
+                            and disk.modified_s(path) < limit_s:
+                        worker.run(path, partial(files.rm_file, path))
+                        gone += 1
+        finally:
+            worker.close()
         return gone
 
     def _needed(self) -> set[str]:
@@ -302,10 +370,15 @@ class IcebergExport(ExportTable):
             for manifest in snapshot.manifests(table.io):
                 found.add(manifest.manifest_path)
                 found |= {entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io)}
-        return {_local(location) for location in found}
+        return {_plain(location) for location in found}
 
 
-def _local(location: str) -> str:
-    """The path of a file; other programs may spell its address in another way, and links may lead to it."""
+def _plain(location: str) -> str:
+    """
+    The path of a file, or its URL in a store; other programs may spell its address in another way, and links
+    may lead to it.
+    """
+    if is_url(location) and not location.startswith("file:"):
+        return re.sub("(?<!:)/+", "/", re.sub("^s3[an]:", "s3:", location)).rstrip("/")
     return os.path.realpath(re.sub("^file:/*", "/", location))
 

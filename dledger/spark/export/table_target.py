@@ -8,7 +8,7 @@ Each commit of the export adds the rows of a range of offsets, and in the same c
     dledger-export   {"next": 100, "proof": {...}, ...}   how far the export is, see L{TableState}
 
 Rule 1: only the table says how far the export is: the next range begins where the newest commit of the
-export says. A lock keeps other exports of this machine away; those of other machines meet the check of the
+export says. In a directory a lock keeps other exports of this machine away; all others meet the check of the
 kind of table that nobody has committed since.
 Rule 2: a commit that fails is looked up in the table. If it is there it has not failed; if the table has not
 changed it is tried again; anything else is an error.
@@ -22,8 +22,6 @@ Knows nothing of ledgers and Spark, nor of the packages for tables.
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -32,7 +30,8 @@ import attrs
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dledger.spark.export.files import PENDING_NAME, ExportError, ExportPart, staged_path, take_lock
+from dledger.spark.export.files import ExportError, ExportPart
+from dledger.spark.export.table_place import TablePlace
 from dledger.spark.export.writers import OpenPart
 from protocols.wire.fastjson import as_int
 
@@ -73,7 +72,7 @@ class TableState:
         return json.dumps({"version": _VERSION, **attrs.asdict(self)})
 
     @classmethod
-    def of_json(cls, text: str, path: Path) -> TableState:
+    def of_json(cls, text: str, path: str) -> TableState:
         """@raise ExportError: the text is not one of ours."""
         try:
             found = json.loads(text)
@@ -146,46 +145,46 @@ def with_day(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 class ExportTable(ABC):
     """
-    An open table in a directory of its own; no other export of this machine writes to it.
+    An open table in a place of its own.
 
     @cvar kind: its name for people.
     @cvar errors: what the package raises when a commit fails.
-    @ivar path: the directory.
+    @ivar path: the directory or URL.
     """
 
     kind: str
     errors: tuple[type[Exception], ...]
 
-    def __init__(self, path: Path, form: TableForm) -> None:
+    def __init__(self, place: TablePlace, form: TableForm) -> None:
         """
         Open the table, if there is one.
 
+        @param place: closed at the end, also if this fails.
         @raise ExportError: the directory is in use or has other files; its table has another form, belongs to
             nobody we know, or has changed in a way that does not allow to continue.
         """
-        self.path = path.absolute()
+        self.place = place
+        self.path = place.where
         self.form = form
         self._begin: int | None = None
         self._state: TableState | None = None
         try:
-            path.mkdir(parents=True, exist_ok=True)
             self._check_names()
-            self._lock = take_lock(path)
-        except OSError as error:
-            raise ExportError(f"{path} cannot be written: {error.strerror}") from error
-        try:
-            shutil.rmtree(self.path / PENDING_NAME, ignore_errors=True)
+            place.hold()
             if self.load():
                 self._state = self.recorded()
                 self._check()
+        except OSError as error:
+            self.close()
+            raise ExportError(f"{self.path} cannot be written: {error.strerror}") from error
         except BaseException:
-            os.close(self._lock)
+            self.close()
             raise
 
     def _check_names(self) -> None:
         if self.is_there():
             return
-        foreign = [name for name in sorted(os.listdir(self.path)) if not name.startswith(("_", "."))]
+        foreign = [name for name in self.place.names() if not name.startswith(("_", "."))]
         if foreign:
             raise ExportError(
                 f"{self.path} is not empty and holds no {self.kind} table ({foreign[0]!r} is in it): "
@@ -216,7 +215,7 @@ class ExportTable(ABC):
 
     @abstractmethod
     def is_there(self) -> bool:
-        """Whether the directory holds a table of this kind, or a beginning of one."""
+        """Whether the place holds a table of this kind, or a beginning of one."""
 
     @abstractmethod
     def load(self) -> bool:
@@ -285,14 +284,17 @@ class ExportTable(ABC):
         try:
             self.create()
         except self.errors as error:
-            raise ExportError(
-                f"the {self.kind} table {self.path} cannot be made: {self.said(error)}"
-            ) from error
+            # (Another program may have made it; or it was made, and the answer is lost.)
+            if not self.load():
+                raise ExportError(
+                    f"the {self.kind} table {self.path} cannot be made: {self.said(error)}"
+                ) from error
+            return
         self.load()
 
     def stage(self, name: str) -> Path:
         """A new path for an unfinished file."""
-        return staged_path(self.path, name)
+        return self.place.stage(name)
 
     def commit(self, part: ExportPart, proof: Mapping[str, int | str]) -> None:
         """
@@ -416,9 +418,8 @@ class ExportTable(ABC):
             )
 
     def close(self) -> None:
-        """Remove the files that are not committed, and release the directory."""
-        shutil.rmtree(self.path / PENDING_NAME, ignore_errors=True)
-        os.close(self._lock)
+        """Remove the files that are not committed, and release the place."""
+        self.place.close()
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:

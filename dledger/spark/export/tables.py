@@ -12,7 +12,7 @@ Reads the log as every export does; L{dledger.spark.export.table_target} has wha
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from collections.abc import Callable
 
 import pyarrow as pa
 
@@ -40,18 +40,18 @@ def open_export(out: str | os.PathLike[str], source: ExportSource, settings: Exp
         source.scan.schema, settings.partition_by, source=source.scan.options.format,
         compression=settings.compression,
     )
-    return TableExporter(kind(Path(out), form), source, settings)
+    return TableExporter(kind(os.fspath(out), form, settings), source, settings)
 
 
-def _kind(name: str) -> type[ExportTable]:
+def _kind(name: str) -> Callable[[str, TableForm, ExportSettings], ExportTable]:
     try:
         if name == "delta":
-            from dledger.spark.export.delta_table import DeltaExport
+            from dledger.spark.export.delta_table import open_delta
 
-            return DeltaExport
-        from dledger.spark.export.iceberg_table import IcebergExport
+            return open_delta
+        from dledger.spark.export.iceberg_table import open_iceberg
 
-        return IcebergExport
+        return open_iceberg
     except ImportError as error:
         raise ExportError(_MISSING.format(name, error)) from None
 

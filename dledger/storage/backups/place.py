@@ -1,10 +1,11 @@
 # -*- test-case-name: tests.storage.test_place -*-
 """
-An archive on any file system that fsspec knows: C{s3://}, C{gs://}, C{abfs://}, C{sftp://}, C{memory://}.
+A place for archives, backups and exports on any file system that fsspec knows: C{s3://}, C{gs://},
+C{abfs://}, C{sftp://}, C{memory://}.
 
-Nothing is asked of the store but to write and read whole files, parts of files, lengths and listings. A name
-that is absent is distinguished from a store that fails: C{fs.exists} and C{fs.find} do not, so they are not
-used.
+Nothing is asked of the store but to write and read whole files, parts of files, lengths and listings; exports
+also copy files. A name that is absent is distinguished from a store that fails: C{fs.exists} and C{fs.find}
+do not, so they are not used.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _LOCAL = ("file", "local")
 _MISSING = "{0}: a URL needs fsspec, which is not installed: pip install 'dledger[archive]'"
 _DRIVER = ("{0}: {1}. fsspec is installed, but not what it needs for this kind of store (for s3://: "
            "pip install 'dledger[s3]')")
-_OPTION = "{0}: {1}. Check the URL, and the options of the store (--option)"
+_OPTION = "{0}: {1}. Check the URL, and the options of the store (--store-option)"
 
 
 class FileInfo(TypedDict):
@@ -33,6 +34,13 @@ class FileInfo(TypedDict):
     name: str
     size: int
     type: str
+
+
+class Moment(Protocol):
+    """A time of fsspec."""
+
+    def timestamp(self) -> float:
+        """In seconds since 1970."""
 
 
 class StoreFile(Protocol):
@@ -65,6 +73,12 @@ class StoreFiles(Protocol):
     def pipe_file(self, path: str, data: bytes, mode: str = "overwrite") -> object:
         """Write a whole file. With mode C{create}, a file that is there is an error."""
 
+    def cp_file(self, path1: str, path2: str) -> object:
+        """Copy a file."""
+
+    def modified(self, path: str) -> Moment:
+        """When a file was written."""
+
     def rm_file(self, path: str) -> object:
         """Remove a file."""
 
@@ -82,7 +96,7 @@ def opened_place(
     target: str, disk: Disk, *, options: Mapping[str, object] | None = None, deadline_s: float = 120.0
 ) -> ArchivePlace:
     """
-    The place of an archive.
+    The place of an archive or an export.
 
     @param target: a directory, or a URL.
     @param disk: for a directory.
@@ -248,6 +262,10 @@ class RemoteDisk:
             raise OSError(errno.EISDIR, "not a regular file", path)
         return int(found["size"])
 
+    def modified_s(self, path: str) -> float:
+        """When a file was written, in seconds since 1970."""
+        return self._run(path, lambda: self._files.modified(path)).timestamp()
+
     def write_file(self, path: str, data: bytes) -> None:
         """Refused."""
         raise _refused(path)
@@ -326,8 +344,18 @@ class RemotePlace:
         try:
             return self._files.open(path, "wb")
         except FileNotFoundError:
-            self._make_directory(path.rpartition("/")[0])
+            self._make_folders(path.rpartition("/")[0])
             return self._files.open(path, "wb")
+
+    def _make_folders(self, folder: str) -> None:
+        """Make a directory, and those above it from the place on."""
+        try:
+            self._make_directory(folder)
+        except FileNotFoundError:
+            if folder == self.directory:
+                raise
+            self._make_folders(folder.rpartition("/")[0])
+            self._make_directory(folder)
 
     def _make_directory(self, path: str) -> None:
         """Not those above it, so that a mistyped URL does not make a bucket, for example."""
@@ -379,15 +407,32 @@ class RemotePlace:
         try:
             self._files.pipe_file(path, data, mode=mode)
         except FileNotFoundError:
-            folder = path.rpartition("/")[0]
-            try:
-                self._make_directory(folder)
-            except FileNotFoundError:
-                if folder == self.directory:
-                    raise
-                self._make_directory(self.directory)
-                self._make_directory(folder)
+            self._make_folders(path.rpartition("/")[0])
             self._files.pipe_file(path, data, mode=mode)
+
+    def copy(self, name: str, to: str) -> None:
+        """
+        Copy a file as a whole; a file of that name is replaced.
+
+        @raise FileNotFoundError: there is no such file.
+        """
+        path, target = f"{self.directory}/{name}", f"{self.directory}/{to}"
+        file = RemoteFile(self.disk, path)
+        if not self._run(path, partial(self._copied, path, target)):
+            self.put(to, (
+                file.pread(_AHEAD_BYTES, position) for position in range(0, file.size(), _AHEAD_BYTES)
+            ))
+
+    def _copied(self, path: str, target: str) -> bool:
+        """Whether the kind of store can copy."""
+        try:
+            self._files.cp_file(path, target)
+        except NotImplementedError:
+            return False
+        except FileNotFoundError:
+            self._make_folders(target.rpartition("/")[0])
+            self._files.cp_file(path, target)
+        return True
 
     def remove(self, name: str) -> None:
         path = f"{self.directory}/{name}"
