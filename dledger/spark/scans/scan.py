@@ -258,7 +258,7 @@ class Scan:
         """
         led = FoundSpan(extent.begin, extent.end)
         if self.options.times and extent.begin < extent.end:
-            led = self._by_leaders(search_leaders(extent.begin, extent.end, moment_ms))
+            led = self.by_leaders(search_leaders(extent.begin, extent.end, moment_ms))
         search = TimeSearch(*led, moment_ms)
         times = self
         if self.options.envelopes:
@@ -277,7 +277,7 @@ class Scan:
                               "was opened with envelope=True (envelopes=true)")
         return search.found
 
-    def _by_leaders(self, search: Search) -> FoundSpan:
+    def by_leaders(self, search: Search) -> FoundSpan:
         """The result of a search by times of leaders."""
         options = attrs.evolve(self.options, include_control=True)
         columns = [projection(columns_of(options), wanted) for wanted in ((_TERM,), (_TERM, _LEADERS))]
@@ -336,11 +336,15 @@ class Scan:
         @raise ReadError, OptionError: see L{bounds}, L{parts}.
         """
         with closing(self.log()) as log:
-            begin, end = self.bounds(log.extent())
-            if isinstance(log, SparkCommitLog):
-                begin, end = log.narrowed(begin, end)
-                return log.wanted(cut(log, self.options, begin, end))
-            return cut(log, self.options, begin, end)
+            return self.planned(log)
+
+    def planned(self, log: ScannedLog) -> list[LogPart]:
+        """As L{plan}. @param log: the open log."""
+        begin, end = self.bounds(log.extent())
+        if isinstance(log, SparkCommitLog):
+            begin, end = log.narrowed(begin, end)
+            return log.wanted(cut(log, self.options, begin, end))
+        return cut(log, self.options, begin, end)
 
     def reader(self) -> pa.RecordBatchReader:
         """
@@ -368,16 +372,22 @@ class Scan:
     def _log_of(self, part: LogPart) -> ScannedLog:
         return ArchiveLog(self.options, self.options.archive) if part.is_archived else self.log()
 
-    def batches(self, part: LogPart) -> Iterator[pa.RecordBatch]:
+    def batches(self, part: LogPart, *, first_look: int = 0, growth: int = 1) -> Iterator[pa.RecordBatch]:
         """
         The rows of a part, in order.
 
+        @param first_look: for a caller that may stop early: read only so many records first; 0: read on.
+        @param growth: how much longer each further look is.
         @raise ReadError: the log cannot be read; L{dledger.spark.formats.log} defines its kinds.
         """
         with closing(self._log_of(part)) as log:
             decoder = decoder_of(self.options, self.columns, log)
-            for chunk in log.chunks(part.begin, part.end, with_data=decoder.needs_data):
-                yield decoder.decode(chunk)
+            begin, look = part.begin, first_look
+            while begin < part.end:
+                end = log.after(begin, part.end, look) if look else part.end
+                for chunk in log.chunks(begin, end, with_data=decoder.needs_data):
+                    yield decoder.decode(chunk)
+                begin, look = end, look * growth
         decoder.finish()
 
 
