@@ -190,7 +190,7 @@ class PredicateTests(PushedCase):
 
 
 class PlanTests(PushedCase):
-    """What Spark shows, and what it does with that."""
+    """Plans of Spark: texts, sizes, limits, snapshots."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -299,7 +299,8 @@ class Source:
 
 def asked(**pushed_parts: Any) -> Pushed:
     """What the jar sends."""
-    return Pushed.of({"limit": 0, "aggregates": [], **pushed_parts})
+    given: Any = {"limit": 0, "aggregates": [], **pushed_parts}
+    return Pushed.of(given)
 
 
 class ScanTests(SynchronousTestCase):
@@ -501,7 +502,7 @@ class ScanTests(SynchronousTestCase):
         self.ledger.fill(100)
         self.ledger.commit()
         scan = self.scan({"path": self.path}, asked(term=[2, 2]))
-        with mock.patch.object(pushed._Terms, "first", side_effect=ReadError("gone")):
+        with mock.patch.object(Scan, "entry", side_effect=ReadError("gone")):
             planned = scan.plan()
         self.assertEqual([(part.begin, part.end) for part in planned.parts], [(0, 100)])
         self.assertEqual(self.rows(scan, planned), [row[:2] for row in plain_rows(self.path) if row[1] == 2])

@@ -3,8 +3,8 @@
 What Spark asks of a batch scan besides its columns: ranges of some columns, a limit, counts. The jar
 (L{dledger.spark.jvm}) takes them from a query; without it there are none.
 
-Rule 1: all scans of a data frame read the parts that the first one planned, whatever it left out; a scan cuts
-them. So they are a snapshot.
+Rule 1: the first scan of a data frame plans the parts of the log before it cuts them to its ranges, and later
+scans cut the same parts. So all read one snapshot.
 Rule 2: ranges of C{index} and C{term} are exact, because Spark does not compare these rows again: terms are
 compared row by row, and the search for them only says which part of the log may have them. What the other
 ranges leave in, Spark leaves out.
@@ -13,9 +13,9 @@ Rule 3: a search that cannot read an entry leaves nothing out. The tasks say wha
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
-from typing import Any, TypeAlias
+from typing import TypeAlias, TypedDict
 
 import attrs
 import numpy as np
@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 
 from dledger.base.time_search import search_leaders
 from dledger.spark.formats.log import LogPart, ReadError, ScannedLog
-from dledger.spark.formats.options import DLEDGER, ROCKETMQ, ScanOptions
-from dledger.spark.ledger.columns import Column, EntryDecoder, projection
+from dledger.spark.formats.options import ROCKETMQ, ScanOptions
+from dledger.spark.ledger.columns import Column, projection
 from dledger.spark.rocketmq.commit_log import SparkCommitLog
 from dledger.spark.scans.scan import Scan, columns_of
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE
@@ -77,6 +77,25 @@ def _spans(flat: Sequence[int] | None) -> Spans | None:
     return None if flat is None else tuple(zip(flat[::2], flat[1::2], strict=True))
 
 
+class Asked(TypedDict, total=False):
+    """
+    The metadata that C{Pushed.java} makes. Ranges are first and last of each, one after the other.
+
+    C{limit}, C{aggregates} and C{schema}, the columns of the data frame as JSON, are always there.
+    """
+
+    index: list[int]
+    term: list[int]
+    time: list[int]
+    storetimestamp: list[int]
+    physicaloffset: list[int]
+    topic: list[str]
+    limit: int
+    aggregates: list[str]
+    schema: str
+    pinned: str
+
+
 @attrs.frozen(kw_only=True)
 class Pushed:
     """
@@ -99,8 +118,8 @@ class Pushed:
     pinned: Pinned | None = None
 
     @classmethod
-    def of(cls, asked: Mapping[str, Any]) -> Pushed:
-        """@param asked: the metadata that C{Pushed.java} makes."""
+    def of(cls, asked: Asked) -> Pushed:
+        """What the jar sends."""
         topics, pinned = asked.get("topic"), asked.get("pinned")
         return cls(
             index=_spans(asked.get("index")), term=_spans(asked.get("term")), time=_spans(asked.get("time")),
@@ -175,7 +194,7 @@ class PushedScan:
     def _narrowed(self, pinned: Pinned, log: ScannedLog | None) -> list[LogPart]:
         """The parts that may have wanted rows. C{log}: needed for a search of terms."""
         pushed = self.pushed
-        if pushed.topics == () or self._reading.topics == () and pushed.topics is not None:
+        if () in (pushed.index, pushed.term, pushed.time, pushed.stored, pushed.physical, pushed.topics):
             return []
         parts = list(pinned.parts)
         if pinned.in_bytes:
@@ -193,8 +212,6 @@ class PushedScan:
 
     def _by_time(self, parts: list[LogPart], spans: Spans) -> list[LogPart]:
         """See L{search_leaders}: times of leaders never fall, unless entries of them are damaged."""
-        if not spans:
-            return []
         begin, end = parts[0].begin, parts[-1].end
         if not self.scan.options.fail_on_damage:
             return parts
@@ -212,17 +229,12 @@ class PushedScan:
 
     def _by_term(self, parts: list[LogPart], spans: Spans, log: ScannedLog) -> list[LogPart]:
         """Terms never fall along a log."""
-        if not spans:
-            return []
-        begin, end = parts[0].begin, parts[-1].end
-        terms = _Terms(self.scan.options, log)
+        begin, end, look = parts[0].begin, parts[-1].end, self.scan.looking()
         try:
             log.extent()
-            first = terms.first(begin, end, spans[0][0])
-            last = None if first is None else terms.first(first, end, spans[-1][1] + 1)
+            first = _first_of(look, log, begin, end, spans[0][0])
+            last = _first_of(look, log, first, end, spans[-1][1] + 1)
         except ReadError:
-            return parts
-        if first is None or last is None:
             return parts
         return _cut(parts, ((first, last - 1),) if first < last else ())
 
@@ -249,9 +261,8 @@ class PushedScan:
             froms = [since, *([] if options.stored_from is None else [options.stored_from])]
             befores = [until, *([] if options.stored_before is None else [options.stored_before])]
             options = attrs.evolve(options, stored_from=max(froms), stored_before=min(befores))
-        if pushed.topics is not None:
-            both = [topic for topic in pushed.topics if not options.topics or topic in options.topics]
-            options = attrs.evolve(options, topics=tuple(both))
+        if pushed.topics is not None and not options.topics:
+            options = attrs.evolve(options, topics=pushed.topics)
         return options
 
     def batches(self, part: LogPart) -> Iterator[pa.RecordBatch]:
@@ -378,36 +389,22 @@ class _Totals:
         return tuple(found)
 
 
-class _Terms:
-    """Terms of single entries of a log."""
+def _first_of(look: Scan, log: ScannedLog, begin: int, end: int, term: int) -> int:
+    """
+    The first entry of a range with this term or a higher one; C{end} if none.
 
-    def __init__(self, options: ScanOptions, log: ScannedLog) -> None:
-        self._log = log
-        self._options = attrs.evolve(options, format=DLEDGER, include_control=True, verify_crc=False)
-        self._columns = projection(columns_of(self._options), (_INDEX, _TERM))
-
-    def first(self, begin: int, end: int, term: int) -> int | None:
-        """The first entry of a range with this term or a higher one; C{end} if none; None: not known."""
-        low, high = begin, end
-        # Most logs have one term, or are asked for the last one.
-        looks = [begin, end - 1]
-        while low < high:
-            middle = looks.pop(0) if looks else (low + high) // 2
-            if not low <= middle < high:
-                continue
-            found = self._at(middle)
-            if found is None:
-                return None
-            low, high = (low, middle) if found >= term else (middle + 1, high)
-        return low
-
-    def _at(self, index: int) -> int | None:
-        decoder = EntryDecoder(self._options, self._columns, self._log)
-        for chunk in self._log.chunks(index, index + 1, with_data=decoder.needs_data):
-            for row in decoder.decode(chunk).to_pylist():
-                if row["index"] == index:
-                    return int(row["term"])
-        return None
+    @param look: of L{Scan.looking}.
+    @raise ReadError: an entry cannot be read.
+    """
+    low, high = begin, end
+    # Most logs have one term, or are asked for the last one.
+    early = [begin, end - 1]
+    while low < high:
+        middle = early.pop(0) if early else (low + high) // 2
+        if low <= middle < high:
+            is_before = look.entry(log, middle)[0] < term
+            low, high = (middle + 1, high) if is_before else (low, middle)
+    return low
 
 
 def _within(values: NDArray[np.int64], spans: Spans) -> NDArray[np.bool_]:

@@ -22,8 +22,8 @@ final class LedgerPlan {
             throw new IllegalStateException(error);
         }
         if (!(first instanceof Map<?, ?> fields) || !(fields.get("value") instanceof Map<?, ?> value)) {
-            throw new IllegalStateException("Python's package dledger does not fit the jar of this session: take the "
-                + "jar that python -m dledger.spark.jvm names");
+            throw new IllegalStateException("Python's package dledger does not fit the jar: take the one that "
+                + "python -m dledger.spark.jvm names");
         }
         report = value;
     }
