@@ -281,7 +281,13 @@ class PlanTests(PushedCase):
         self.assertEqual(rows_of(sql(nested)), [(99, 100)])
 
     def test_tasks(self) -> None:
-        """No task is planned for no rows, and one for a short range."""
+        """A large log is counted by tasks. No task is planned for no rows, and one for a short range."""
+        frame = self.read(self.path, partitionBytes=600)
+        counts = frame.where("index >= 3").selectExpr("count(*)", "max(index)", "count(term) - min(term)")
+        self.assertIn("Aggregate", self.plan_of(counts))
+        self.assertIn("struct<count(*):bigint,", self.plan_of(counts))
+        self.assertEqual(rows_of(counts), [(97, 99, 96)])
+        self.assertEqual(rows_of(frame.where("term > 99").selectExpr("count(*)", "max(index)")), [(0, None)])
         frame = self.read(self.path, minPartitions=4)
         self.assertEqual(frame.where("index < 0").rdd.getNumPartitions(), 0)
         self.assertEqual(frame.where("index < 0").collect(), [])
@@ -473,22 +479,31 @@ class ScanTests(SynchronousTestCase):
             for index, moment in rows:
                 if moment is not None and low <= int(moment.timestamp() * 1000) <= high:
                     self.assertIn(index, inside)
-        parts = PushedScan(scan=scan, pushed=asked(time=[moments[4] * 1000, moments[8] * 1000])).plan().parts
+        wanted = asked(time=[moments[4] * 1000, moments[8] * 1000])
+        parts = PushedScan(scan=scan, pushed=wanted).plan().parts
         self.assertLess(sum(part.end - part.begin for part in parts), len(rows) // 2)
+        # Damage may hide a time entry, and so the order of times.
+        lenient = Scan.of({**given, "failOnDamage": "false"}, wanted=columns)
+        self.assertEqual(list(PushedScan(scan=lenient, pushed=wanted).plan().parts), lenient.plan())
 
     def test_large(self) -> None:
         """What is too much for planning is computed by tasks, each a row."""
         self.ledger.fill(100)
         self.ledger.commit()
-        given = {"path": self.path, "minPartitions": "3"}
-        with mock.patch.object(pushed, "COUNTED_BYTES", 10):
+        size = sum(part.size_bytes for part in self.scan({"path": self.path}, asked()).plan().parts)
+        for tasks in (3, 9):
+            given = {"path": self.path, "partitionBytes": str(size // tasks)}
             scan = self.scan(given, asked(aggregates=["count(*)", "max(index)"]))
             planned = scan.plan()
-            self.assertIsNone(planned.answer)
+            self.assertEqual(planned.answer, (100, 99) if tasks < 4 else None)
             rows = self.rows(scan, planned)
+            self.assertEqual(len(rows), len(planned.parts))
             self.assertEqual((sum(row[0] for row in rows), max(row[1] for row in rows)), (100, 99))
-            # The ends of a log are near, whatever its size.
-            self.assertEqual(self.scan(given, asked(aggregates=["max(index)"])).plan().answer, (99,))
+        given["partitionBytes"] = "1000"
+        scan = self.scan(given, asked(aggregates=["max(index)", "min(term)"]))
+        self.assertEqual(scan.plan().answer, (99, 1))  # (the ends of a log are near)
+        with mock.patch.object(pushed, "COUNTED_TASKS", -1):
+            self.assertIsNone(scan.plan().answer)
 
     def test_pinned(self) -> None:
         """What is pinned survives as text."""

@@ -35,9 +35,9 @@ Spans: TypeAlias = tuple[tuple[int, int], ...]
 
 #: Of the metadata of a scan's first column: what the jar asks.
 METADATA_KEY = "dledger"
-#: Planning counts a log of at most as many bytes by itself, in half a second; fewer of members and archives,
-#: where entries have no index.
-COUNTED_BYTES, COUNTED_BYTES_FAR = 512 * 1024 * 1024, 64 * 1024 * 1024
+#: Planning counts a log of as many tasks by itself: 512 MiB take a third of a second. From members and
+#: archives, where entries have no index, half a task.
+COUNTED_TASKS, COUNTED_TASKS_FAR = 4.0, 0.5
 #: Entries of the first look for a row, and how much longer each look is than the one before.
 _FIRST_LOOK, _GROWTH = 256, 4
 #: A row of Spark, and a value without a fixed width, in bytes: about.
@@ -314,7 +314,7 @@ class PushedScan:
         """The row of the aggregates; None: too much is to be read for it here."""
         options = self.scan.options
         is_near = not options.bootstrap and not options.archive and not any(one.is_archived for one in parts)
-        most = COUNTED_BYTES if is_near else COUNTED_BYTES_FAR
+        most = int((COUNTED_TASKS if is_near else COUNTED_TASKS_FAR) * options.partition_bytes)
         if not any(name.startswith("count") for name in self.pushed.aggregates):
             return self._ends(parts, most)
         return self._totals(parts) if sum(part.size_bytes for part in parts) <= most else None
