@@ -17,12 +17,14 @@ from typing import Any
 from unittest import mock
 
 import attrs
+import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.spark.formats.log import DamageError, LogPart, ReadError
+from dledger.spark.formats.log import Chunk, DamageError, LogPart, ReadError
 from dledger.spark.jvm import CATALOG, SETTING
+from dledger.spark.ledger.columns import EntryDecoder
 from dledger.spark.scans import pushed
 from dledger.spark.scans.pushed import Pinned, Planned, Pushed, PushedScan
 from dledger.spark.scans.scan import Scan
@@ -322,9 +324,9 @@ class ScanTests(SynchronousTestCase):
         wanted = [(name, "BINARY" if name == "body" else "BIGINT") for name in columns or ("index", "term")]
         return PushedScan(scan=Scan.of(given, wanted=wanted), pushed=parts)
 
-    def rows(self, scan: PushedScan, planned: Planned | None = None) -> list[tuple[int, ...]]:
+    def rows(self, scan: PushedScan, planned: Planned | None = None) -> list[tuple[Any, ...]]:
         """All rows of a scan, planned by itself or by another one."""
-        found: list[tuple[int, ...]] = []
+        found: list[tuple[Any, ...]] = []
         for part in (planned or scan.plan()).parts:
             for batch in scan.batches(part):
                 found += zip(*[column.to_pylist() for column in batch.columns], strict=True)
@@ -338,7 +340,7 @@ class ScanTests(SynchronousTestCase):
         assert planned.answer is not None
         ends = self.scan(given, asked(aggregates=names[1:], **parts)).plan().answer
         self.assertEqual(ends, planned.answer[1:])
-        return [[planned.answer], self.rows(scan, planned)]  # type: ignore[list-item]
+        return [[planned.answer], self.rows(scan, planned)]
 
     def sources(self) -> list[Source]:
         """One log, wherever it is read from, with more rows in some."""
@@ -407,6 +409,73 @@ class ScanTests(SynchronousTestCase):
         nowhere: list[dict[str, list[int]]] = [{"index": []}, {"term": [9, 9]}, {"index": [100, 200]}]
         for nothing in nowhere:
             self.assertEqual(self.scan(given, asked(**nothing)).plan().parts, (), nothing)
+
+    def test_snapshot(self) -> None:
+        """What was pinned is read, though the log has grown; nothing is opened for that."""
+        self.ledger.fill(50)
+        self.ledger.commit()
+        given = {"path": self.path}
+        pinned = self.scan(given, asked(index=[7, 9])).plan().pinned.pack()
+        self.ledger.fill(50)
+        self.ledger.commit()
+        for parts, begin in (asked(pinned=pinned), 0), (asked(pinned=pinned, term=[2, 9]), 25):
+            self.assertEqual([row[0] for row in self.rows(self.scan(given, parts))], list(range(begin, 50)))
+        with mock.patch.object(Scan, "log", side_effect=AssertionError):
+            planned = self.scan(given, asked(pinned=pinned, index=[20, 90])).plan()
+        self.assertEqual((planned.parts[0].begin, planned.parts[-1].end, planned.rows), (20, 50, 30))
+
+    def test_limit(self) -> None:
+        """A task ends at its limit, and reads a little for that."""
+        sizes = {f"mapped_file_size_for_entry_{what}": 2**20 for what in ("data", "index")}
+        ledger = Ledger(self.mktemp(), **sizes)
+        self.addCleanup(ledger.close)
+        ledger.append([b"x"] * 2000)
+        ledger.commit()
+        read: list[int] = []
+        whole = EntryDecoder.decode
+
+        def decode(decoder: EntryDecoder, chunk: Chunk) -> pa.RecordBatch:
+            read.append(chunk.count)
+            return whole(decoder, chunk)
+
+        with mock.patch.object(EntryDecoder, "decode", decode):
+            for limit in (1, 5, 300, 9999):
+                del read[:]
+                scan = self.scan({"path": ledger.path, "minPartitions": "1"}, asked(limit=limit))
+                self.assertEqual([row[0] for row in self.rows(scan)], list(range(min(limit, 2000))))
+                self.assertLessEqual(sum(read), max(256, 5 * limit))
+            self.assertEqual(sum(read), 2000)
+
+    def test_messages(self) -> None:
+        """Parts of a commit log are left out or whole; its tasks leave out messages that Spark would."""
+        store = os.path.abspath(self.mktemp())
+        log = BrokerLog(f"{store}/commitlog")
+        for number in range(40):
+            log.append(number)
+        given = {"path": store, "format": "rocketmq", "minPartitions": "4"}
+        columns = [("physicalOffset", "BIGINT"), ("topic", "STRING"), ("storeTimestamp", "TIMESTAMP")]
+        scan = Scan.of(given, wanted=columns)
+
+        def rows(**parts: Any) -> list[tuple[Any, ...]]:
+            one = PushedScan(scan=scan, pushed=asked(**parts))
+            return [(*row[:2], int(row[2].timestamp() * 1000)) for row in self.rows(one)]
+
+        found = rows()
+        self.assertEqual(len(found), 40)
+        _, topic, stored = found[20]
+        self.assertEqual(rows(storetimestamp=[stored * 1000, stored * 1000]), [found[20]])
+        self.assertEqual(rows(storetimestamp=[]), [])
+        self.assertEqual(rows(topic=[topic, "none"]), [row for row in found if row[1] == topic])
+        self.assertEqual(rows(index=[0, 1], term=[5, 5]), found)  # (both are null there)
+        narrow = PushedScan(scan=scan, pushed=asked(physicaloffset=[found[20][0], found[20][0]])).plan()
+        (part,) = narrow.parts
+        self.assertIn(part, scan.plan())
+        self.assertTrue(part.begin <= found[20][0] < part.end)
+        self.assertEqual((narrow.rows, narrow.size_bytes), (None, part.size_bytes))
+        given["topics"] = next(row[1] for row in found if row[1] != topic)
+        other = Scan.of(given, wanted=columns)
+        shown = self.rows(PushedScan(scan=other, pushed=asked(topic=[topic, given["topics"]])))
+        self.assertEqual({row[1] for row in shown}, {given["topics"]})
 
     def test_what_is_opened(self) -> None:
         """Files before and after a range are not missed; a count does not notice damage of bodies."""

@@ -221,7 +221,7 @@ class PushedScan:
         try:
             if since > 0:
                 first = self.scan.by_leaders(search_leaders(begin, end, since)).after
-            if 0 < until <= _MOST // 1000:
+            if until <= _MOST // 1000:
                 last = self.scan.by_leaders(search_leaders(begin, end, until)).first
         except ReadError:
             return parts
