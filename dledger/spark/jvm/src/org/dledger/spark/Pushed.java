@@ -137,10 +137,9 @@ final class Pushed {
         }
     }
 
+    /** Spark turns comparisons so that the column is on the left. */
     private Ranges compared(String name, Expression left, Expression right) {
         Long value = valueOf(right, left);
-        boolean isTurned = value == null;
-        value = isTurned ? valueOf(left, right) : value;
         if (value == null) {
             return null;
         }
@@ -148,18 +147,18 @@ final class Pushed {
             case "=":
                 return Ranges.of(value, value);
             case "<=>":
-                NamedReference column = (NamedReference) (isTurned ? right : left);
-                return isNullable(column.fieldNames()[0].toLowerCase()) ? null : Ranges.of(value, value);
+                return isNullable(((NamedReference) left).fieldNames()[0].toLowerCase()) ? null
+                    : Ranges.of(value, value);
             case "<>":
                 return Ranges.of(value, value).not();
             case "<":
-                return isTurned ? Ranges.after(value) : Ranges.before(value);
+                return Ranges.before(value);
             case "<=":
-                return isTurned ? Ranges.from(value) : Ranges.upTo(value);
+                return Ranges.upTo(value);
             case ">":
-                return isTurned ? Ranges.before(value) : Ranges.after(value);
+                return Ranges.after(value);
             case ">=":
-                return isTurned ? Ranges.upTo(value) : Ranges.from(value);
+                return Ranges.from(value);
             default:
                 return null;
         }
