@@ -77,7 +77,7 @@ def _spans(flat: Sequence[int] | None) -> Spans | None:
     return None if flat is None else tuple(zip(flat[::2], flat[1::2], strict=True))
 
 
-class Asked(TypedDict, total=False):
+class PushedMetadata(TypedDict, total=False):
     """
     The metadata that C{Pushed.java} makes. Ranges are first and last of each, one after the other.
 
@@ -118,7 +118,7 @@ class Pushed:
     pinned: Pinned | None = None
 
     @classmethod
-    def of(cls, asked: Asked) -> Pushed:
+    def of(cls, asked: PushedMetadata) -> Pushed:
         """What the jar sends."""
         topics, pinned = asked.get("topic"), asked.get("pinned")
         return cls(
