@@ -12,7 +12,8 @@ Rules of the engine that are not obvious:
  - After a crash the engine asks for the interrupted batch again with the offsets of its own log. Nothing of
    it is shown before it is committed where it is read.
  - There is no C{pushFilters}: Spark 4.3 keeps a plan with pushed filters for later scans that push nothing,
-   and so gives wrong rows (C{tests.spark.test_upstream} says when that is fixed).
+   and so gives wrong rows (C{tests.spark.test_upstream} says when that is fixed). The jar takes filters from
+   Spark instead (L{dledger.spark.scans.pushed}).
 
 PySpark 4.2 asks for offsets with a limit; 4.0 and 4.1 do not, so a stream has no limits there.
 """
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -57,6 +59,7 @@ from dledger.spark.ledger.columns import ddl_of
 from dledger.spark.ledger.reader_place import ReaderPlace
 from dledger.spark.scans.arrival import Shipped
 from dledger.spark.scans.executor import batches_in_task
+from dledger.spark.scans.pushed import METADATA_KEY, Pushed, PushedScan
 from dledger.spark.scans.scan import Scan, columns_of
 from dledger.spark.sink.writers import LogBatchWriter, LogStreamWriter
 from protocols.wire.fastjson import JsonObject
@@ -113,7 +116,7 @@ def _settle() -> None:
     gc.freeze()
 
 
-def _read(scan: Scan, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+def _read(scan: Scan | PushedScan, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     _settle()
     # If there are no partitions, Spark makes up one of its own.
     if partition.value is None:
@@ -138,7 +141,14 @@ class DLedgerDataSource(Shipped, DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """For C{spark.read}. @raise OptionError: an option or a column is not right."""
         _settle()
-        return LogBatchReader(_divided(Scan.of(self._given(), wanted=_wanted(schema))))
+        asked = schema.fields[0].metadata.get(METADATA_KEY) if schema.fields else None
+        if asked is None:
+            return LogBatchReader(_divided(Scan.of(self._given(), wanted=_wanted(schema))))
+        pushed = Pushed.of(asked)
+        # The columns of an answer are no columns of the log; those of the data frame are checked instead.
+        columns = StructType.fromJson(json.loads(asked["schema"])) if pushed.aggregates else schema
+        scan = Scan.of(self._given(), wanted=_wanted(columns))
+        return LogBatchReader(PushedScan(scan=_divided(scan), pushed=pushed))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """For C{spark.readStream}. @raise OptionError: an option or a column is not right."""
@@ -164,12 +174,18 @@ class DLedgerDataSource(Shipped, DataSource):
 class LogBatchReader(Shipped, DataSourceReader):
     """A range of committed records that is fixed when it is planned."""
 
-    def __init__(self, scan: Scan) -> None:
+    def __init__(self, scan: Scan | PushedScan) -> None:
         self._scan = scan
 
     def partitions(self) -> list[InputPartition]:
-        """Asked once for each loaded data frame: all actions on it see the same range."""
-        return _partitions(self._scan.plan())
+        """
+        Asked once for each loaded data frame: all actions on it see the same range. With the jar, asked once
+        for each scan, and a report for the jar comes first.
+        """
+        if isinstance(self._scan, Scan):
+            return _partitions(self._scan.plan())
+        planned = self._scan.plan()
+        return [InputPartition(planned.report()), *_partitions(planned.parts)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition, as Arrow batches."""

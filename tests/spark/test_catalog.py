@@ -119,7 +119,7 @@ class QueryTests(CatalogCase):
         """Only the columns of a query are read; a Python function gets its own row."""
         frame = self.spark.sql("SELECT index, body FROM log.billing WHERE term = 2")
         plan = str(frame._jdf.queryExecution().executedPlan().toString())
-        self.assertIn("struct<index:bigint,term:bigint,body:binary>", plan)
+        self.assertIn("dledger struct<index:bigint,body:binary>, term = 2 ", plan)
         self.assertIn("ColumnarToRow", plan)
         self.table("billing", fetchBytes=700)
         length = F.udf(lambda body: len(body), "int")

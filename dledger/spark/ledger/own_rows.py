@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from dledger.spark.formats.log import Chunk, FixedParts, Offsets
 from dledger.spark.formats.options import ScanOptions
 from dledger.spark.formats.record_headers import HEADER_DTYPE, damage, gather
-from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, MAGIC
+from protocols.wire.ledger.entry import CHANNEL_AT, ENTRY_HEADER_SIZE, MAGIC
 from protocols.wire.ledger.own.age_entries import AGE_MAGIC
 from protocols.wire.ledger.own.configuration import CONFIGURATION_MAGIC
 from protocols.wire.ledger.own.machine_entries import MACHINE_ENTRY_MAGIC
@@ -57,6 +57,8 @@ _HIDDEN_WORD = int.from_bytes(HIDDEN_MAGIC[:4], "big")
 #: Bytes of a record with a C{channel} that say of which kind it is.
 _HEAD_SIZE = ENTRY_HEADER_SIZE + 4
 _WORD = np.dtype(">i4")
+#: The part of a header that L{hidden_in} needs.
+_MARK = np.dtype([("channel", ">i4"), ("chain_crc", ">i4")])
 #: Records with less than this between them are read together: as long as a read of the file takes.
 GAP_BYTES = 16 * 1024
 
@@ -107,19 +109,26 @@ class OwnRowFinder:
         @raise DamageError: as L{with_data}; or a record that was looked up does not fit its unit.
         """
         assert chunk.units is not None and chunk.records is not None
-        sizes = np.diff(chunk.starts)
         own = OwnRows.none(chunk.count)
         places = np.flatnonzero(chunk.records.doubtful(chunk.first, chunk.count))
-        needed = np.minimum(sizes[places], _HEAD_SIZE)
-        begins = chunk.units["pos"][places].astype(np.int64)
-        for first, last, data in _spans(begins, begins + needed, chunk.records.pread):
+        if not len(places):
+            return own
+        sizes = np.diff(chunk.starts)
+        begins = chunk.starts[:-1] + int(chunk.units["pos"][0] - chunk.starts[0])
+        if len(places) < chunk.count:
+            sizes, begins = sizes[places], begins[places]
+        ends = begins + np.minimum(sizes, _HEAD_SIZE)
+        for first, last, data in _spans(begins, ends, chunk.records.pread):
             some, starts = places[first:last], begins[first:last] - begins[first]
-            is_there = starts + needed[first:last] <= len(data)
-            self._damaged(chunk, own, some[~is_there], "its file is too short")
-            some, starts = some[is_there], starts[is_there]
+            if len(data) < ends[last - 1] - begins[first]:
+                is_there = ends[first:last] - begins[first] <= len(data)
+                self._damaged(chunk, own, some[~is_there], "its file is too short")
+                some, starts = some[is_there], starts[is_there]
+            # Few are the log's own, so of the others no more is taken than what shows that.
+            marks = gather(data, starts + CHANNEL_AT, _MARK)
+            at = np.flatnonzero(hidden_in(marks))
+            some, starts = some[at], starts[at]
             headers = gather(data, starts, HEADER_DTYPE)
-            is_one = hidden_in(headers)
-            some, starts, headers = some[is_one], starts[is_one], headers[is_one]
             is_sound = _fit(headers, chunk.units[some])
             self._damaged(chunk, own, some[~is_sound], "its header does not fit its place")
             self._note(chunk, own, some[is_sound], data, starts[is_sound], headers[is_sound])
@@ -173,7 +182,7 @@ def _spans(
     """
     if not len(begins):
         return
-    breaks = np.flatnonzero(begins[1:] - ends[:-1] > GAP_BYTES) + 1
+    breaks = np.flatnonzero(np.diff(begins) > GAP_BYTES + _HEAD_SIZE) + 1
     edges = [0, *breaks.tolist(), len(begins)]
     for first, last in zip(edges, edges[1:], strict=False):
         yield first, last, pread(int(ends[last - 1] - begins[first]), int(begins[first]))

@@ -25,6 +25,7 @@ from importlib.resources.abc import Traversable
 import pyarrow as pa
 
 from dledger.spark.formats.log import LogPart, ReadError
+from dledger.spark.scans.pushed import PushedScan
 from dledger.spark.scans.scan import Scan
 
 _BUILD_DIGITS = 12
@@ -85,9 +86,9 @@ def unpack(build: str, packed: bytes) -> object:
     return found
 
 
-def batches_in_task(scan: Scan, part: LogPart) -> Iterator[pa.RecordBatch]:
+def batches_in_task(scan: Scan | PushedScan, part: LogPart) -> Iterator[pa.RecordBatch]:
     """
-    The rows of a part, as L{Scan.batches}.
+    The rows of a part, as L{Scan.batches} or L{PushedScan.batches}.
 
     @raise ReadError: of the same kind, with the name of this machine.
     """

@@ -36,7 +36,7 @@ from dledger.spark.formats.log import (
     skipped,
 )
 from dledger.spark.formats.option_texts import EARLIEST, LATEST, OptionError
-from dledger.spark.formats.options import ROCKETMQ, ScanOptions
+from dledger.spark.formats.options import DLEDGER, ROCKETMQ, ScanOptions
 from dledger.spark.ledger.archive import ArchiveLog
 from dledger.spark.ledger.archive_files import is_archive
 from dledger.spark.ledger.columns import (
@@ -258,7 +258,7 @@ class Scan:
         """
         led = FoundSpan(extent.begin, extent.end)
         if self.options.times and extent.begin < extent.end:
-            led = self._by_leaders(search_leaders(extent.begin, extent.end, moment_ms))
+            led = self.by_leaders(search_leaders(extent.begin, extent.end, moment_ms))
         search = TimeSearch(*led, moment_ms)
         times = self
         if self.options.envelopes:
@@ -277,27 +277,38 @@ class Scan:
                               "was opened with envelope=True (envelopes=true)")
         return search.found
 
-    def _by_leaders(self, search: Search) -> FoundSpan:
-        """The result of a search by times of leaders."""
-        options = attrs.evolve(self.options, include_control=True)
-        columns = [projection(columns_of(options), wanted) for wanted in ((_TERM,), (_TERM, _LEADERS))]
-        try:
-            question = next(search)
-            while True:
-                one = attrs.evolve(self, options=options, columns=columns[question.needs_time])
-                question = search.send(one._only(question.index))
-        except StopIteration as done:
-            found: FoundSpan = done.value
-            return found
+    def by_leaders(self, search: Search) -> FoundSpan:
+        """The result of a search by times of leaders. @raise ReadError: an entry cannot be read."""
+        looks = [self.looking(wanted) for wanted in ((_TERM,), (_TERM, _LEADERS))]
+        with closing(self.log()) as log:
+            log.extent()
+            try:
+                question = next(search)
+                while True:
+                    question = search.send(looks[question.needs_time].entry(log, question.index))
+            except StopIteration as done:
+                found: FoundSpan = done.value
+                return found
 
-    def _only(self, index: int) -> tuple[int, int | None]:
-        """Term and time, ms, of one entry. C{columns}: these, or the first one."""
-        for part in self.parts(index, index + 1):
-            for batch in self.batches(part):
-                if batch.num_rows:
-                    term = int(batch.column(0)[0].as_py())
-                    moment = batch.column(1).cast(pa.int64())[0].as_py() if batch.num_columns > 1 else None
-                    return term, None if moment is None else moment // 1000
+    def looking(self, wanted: Sequence[tuple[str, str]] = (_TERM,)) -> Scan:
+        """A scan for L{entry}, of entries of all kinds, whatever the format is."""
+        options = attrs.evolve(self.options, format=DLEDGER, include_control=True)
+        return attrs.evolve(self, options=options, columns=projection(columns_of(options), wanted))
+
+    def entry(self, log: ScannedLog, index: int) -> tuple[int, int | None]:
+        """
+        Term and time, ms, of one entry. C{columns}: these, or the first one.
+
+        @param log: an open ledger, whose extent was asked for.
+        @raise ReadError: it cannot be read.
+        """
+        decoder = decoder_of(self.options, self.columns, log)
+        for chunk in log.chunks(index, index + 1, with_data=decoder.needs_data):
+            batch = decoder.decode(chunk)
+            if batch.num_rows:
+                term = int(batch.column(0)[0].as_py())
+                moment = batch.column(1).cast(pa.int64())[0].as_py() if batch.num_columns > 1 else None
+                return term, None if moment is None else moment // 1000
         raise ReadError(f"{self.options.source}: entry {index} cannot be read, so its time is not known")
 
     def _first_timed(self, begin: int, end: int) -> tuple[int, int] | None:
@@ -336,11 +347,15 @@ class Scan:
         @raise ReadError, OptionError: see L{bounds}, L{parts}.
         """
         with closing(self.log()) as log:
-            begin, end = self.bounds(log.extent())
-            if isinstance(log, SparkCommitLog):
-                begin, end = log.narrowed(begin, end)
-                return log.wanted(cut(log, self.options, begin, end))
-            return cut(log, self.options, begin, end)
+            return self.planned(log)
+
+    def planned(self, log: ScannedLog) -> list[LogPart]:
+        """As L{plan}. @param log: the open log."""
+        begin, end = self.bounds(log.extent())
+        if isinstance(log, SparkCommitLog):
+            begin, end = log.narrowed(begin, end)
+            return log.wanted(cut(log, self.options, begin, end))
+        return cut(log, self.options, begin, end)
 
     def reader(self) -> pa.RecordBatchReader:
         """
@@ -368,16 +383,23 @@ class Scan:
     def _log_of(self, part: LogPart) -> ScannedLog:
         return ArchiveLog(self.options, self.options.archive) if part.is_archived else self.log()
 
-    def batches(self, part: LogPart) -> Iterator[pa.RecordBatch]:
+    def batches(self, part: LogPart, *, first_look: int = 0, growth: int = 1) -> Iterator[pa.RecordBatch]:
         """
         The rows of a part, in order.
 
+        @param first_look: for a caller that may stop early: number of records to read first; 0: all.
+        @param growth: how much longer each further look is.
         @raise ReadError: the log cannot be read; L{dledger.spark.formats.log} defines its kinds.
         """
         with closing(self._log_of(part)) as log:
             decoder = decoder_of(self.options, self.columns, log)
-            for chunk in log.chunks(part.begin, part.end, with_data=decoder.needs_data):
-                yield decoder.decode(chunk)
+            # In a broker's commit log, offsets do not count records.
+            begin, look = part.begin, 0 if isinstance(log, SparkCommitLog) else first_look
+            while begin < part.end:
+                end = min(begin + look, part.end) if look else part.end
+                for chunk in log.chunks(begin, end, with_data=decoder.needs_data):
+                    yield decoder.decode(chunk)
+                begin, look = end, look * growth
         decoder.finish()
 
 

@@ -28,7 +28,7 @@ final class LedgerBatchReader implements PartitionReader<ColumnarBatch> {
     private final Iterator<ColumnarBatch> batches;
 
     LedgerBatchReader(UserDefinedPythonDataSource source, byte[] function, StructType columns,
-            Option<String> artifacts, PythonInputPartition partition) {
+            Option<String> artifacts, boolean endsSoon, PythonInputPartition partition) {
         this.source = source;
         this.width = columns.length();
         // Spark's own factory knows how a Python worker is called; its evaluator, which makes rows, is not used.
@@ -50,6 +50,9 @@ final class LedgerBatchReader implements PartitionReader<ColumnarBatch> {
             new Object[] {new GenericInternalRow(new Object[] {partition.pickedPartition()})});
         TaskContext context = TaskContext.get();
         batches = runner.compute(one(one(input)), context.partitionId(), context);
+        if (endsSoon) {
+            context.addTaskCompletionListener(this::drain);
+        }
     }
 
     private static <T> Iterator<T> one(T value) {
@@ -78,6 +81,16 @@ final class LedgerBatchReader implements PartitionReader<ColumnarBatch> {
         java.util.Map<String, Object> values = new java.util.HashMap<>();
         JavaConverters.mapAsJavaMap(metrics).forEach((name, metric) -> values.put(name, metric.value()));
         return source.createPythonTaskMetrics(scala.collection.immutable.Map.from(JavaConverters.mapAsScalaMap(values)));
+    }
+
+    /**
+     * Spark kills a worker whose answer was not read to its end, and starts another one for the next task. This
+     * runs before: the listener that came last is the first one.
+     */
+    private void drain(TaskContext context) {
+        while (!context.isInterrupted() && !context.isFailed() && batches.hasNext()) {
+            batches.next();
+        }
     }
 
     /** The worker ends with the task. */

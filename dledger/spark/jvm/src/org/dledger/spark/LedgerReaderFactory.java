@@ -19,14 +19,17 @@ final class LedgerReaderFactory implements PartitionReaderFactory {
     private final byte[] function;
     private final StructType columns;
     private final Option<String> artifacts;
+    private final boolean endsSoon;
     private final PythonPartitionReaderFactory rows;
 
+    /** @param endsSoon whether Python itself stops after a few rows. */
     LedgerReaderFactory(UserDefinedPythonDataSource source, byte[] function, StructType columns,
-            Option<String> artifacts, PythonPartitionReaderFactory rows) {
+            Option<String> artifacts, boolean endsSoon, PythonPartitionReaderFactory rows) {
         this.source = source;
         this.function = function;
         this.columns = columns;
         this.artifacts = artifacts;
+        this.endsSoon = endsSoon;
         this.rows = rows;
     }
 
@@ -42,6 +45,7 @@ final class LedgerReaderFactory implements PartitionReaderFactory {
 
     @Override
     public PartitionReader<ColumnarBatch> createColumnarReader(InputPartition partition) {
-        return new LedgerBatchReader(source, function, columns, artifacts, (PythonInputPartition) partition);
+        return new LedgerBatchReader(source, function, columns, artifacts, endsSoon,
+            (PythonInputPartition) partition);
     }
 }

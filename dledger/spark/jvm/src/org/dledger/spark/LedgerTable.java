@@ -2,11 +2,8 @@ package org.dledger.spark;
 
 import java.util.HashMap;
 import java.util.Map;
-import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.ScanBuilder;
-import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceReadInfo;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
-import org.apache.spark.sql.execution.datasources.v2.python.PythonInputPartition;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
 import org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDataSource;
 import org.apache.spark.sql.types.StructType;
@@ -19,7 +16,8 @@ import scala.Option;
 final class LedgerTable extends PythonTable {
     private final PythonDataSourceV2 source;
     private final CaseInsensitiveStringMap options;
-    private InputPartition[] partitions;
+    /** What all scans read, as Python has planned it first; null: there was none. */
+    private String pinned;
 
     LedgerTable(PythonDataSourceV2 source, StructType schema, CaseInsensitiveStringMap options) {
         super(source, LedgerRule.NAME, schema);
@@ -30,8 +28,7 @@ final class LedgerTable extends PythonTable {
     /** Spark may keep this table for a query whose options are others, as REFRESH TABLE does. */
     @Override
     public ScanBuilder newScanBuilder(CaseInsensitiveStringMap given) {
-        LedgerTable table = with(given);
-        return new LedgerScanBuilder(table, table.source, table.options);
+        return new LedgerScanBuilder(with(given));
     }
 
     CaseInsensitiveStringMap options() {
@@ -52,21 +49,19 @@ final class LedgerTable extends PythonTable {
         return source.source();
     }
 
-    /** Ask Python for a scan of some columns, as if the user had named them with {@code .schema(...)}. */
-    PythonDataSourceReadInfo plan(StructType columns, CaseInsensitiveStringMap options) {
-        return python().createReadInfoInPython(
-            source.getOrCreateDataSourceInPython(LedgerRule.NAME, options, Option.apply(schema())), columns, false);
+    PythonDataSourceV2 source() {
+        return source;
     }
 
-    /** The partitions that were planned first, which are those of {@code planned} if there were none before. */
-    synchronized InputPartition[] pinned(PythonDataSourceReadInfo planned) {
-        if (partitions == null) {
-            InputPartition[] first = new InputPartition[planned.partitions().length()];
-            for (int number = 0; number < first.length; number++) {
-                first[number] = new PythonInputPartition(number, planned.partitions().apply(number));
-            }
-            partitions = first;
-        }
-        return partitions.clone();
+    /**
+     * Ask Python for a scan of some columns, as if the user had named them with {@code .schema(...)}. The first one
+     * pins what the others read.
+     */
+    synchronized LedgerPlan plan(StructType columns, Pushed pushed) {
+        LedgerPlan plan = new LedgerPlan(python().createReadInfoInPython(
+            source.getOrCreateDataSourceInPython(LedgerRule.NAME, options, Option.apply(schema())),
+            pushed.on(columns, pinned), false));
+        pinned = plan.pinned();
+        return plan;
     }
 }
