@@ -96,11 +96,27 @@ def _pair(text: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
+def _fields(text: str) -> tuple[tuple[str, str], ...]:
+    found = []
+    for piece in _names(text):
+        name, _, kind = piece.rpartition("=")
+        if not name or not kind:
+            raise ValueError(f"{piece!r}: write name=TYPE")
+        found.append((name, kind.upper()))
+    return tuple(found)
+
+
 EXPORT_OPTIONS = (
     ExportOption(name="format", read=_one_of("parquet", "jsonl"), default="parquet",
                  help="Of the files: parquet or jsonl."),
     ExportOption(name="to", read=_one_of("delta", "iceberg"), kind="TABLE",
                  help="Into a table in the directory: delta, or iceberg with its catalog; else files alone."),
+    ExportOption(name="table-per", read=_one_of("topic"), kind="topic",
+                 help="With -o format=rocketmq: a table, or folder of files, for each topic."),
+    ExportOption(name="decode", read=_one_of("json"), kind="json",
+                 help="Of bodies that are JSON objects: each field is a column; the rest is in _rescued."),
+    ExportOption(name="field", read=_fields, kind="NAME=TYPE,...", default="", is_repeated=True,
+                 help="With --decode: columns from the start; BIGINT, DOUBLE, BOOLEAN, STRING or JSON."),
     ExportOption(name="columns", read=_names, kind="NAME,...", default="", is_repeated=True,
                  help="Columns, in this order; not given: all."),
     ExportOption(name="partition-by", read=_names, kind="NAME,...", default="", is_repeated=True,

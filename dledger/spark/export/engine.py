@@ -25,7 +25,8 @@ import attrs
 from dledger.spark.export.exporter import ARROW, Exporter, ExportSettings, ExportSource
 from dledger.spark.export.files import ExportError
 from dledger.spark.export.follow import Follower
-from dledger.spark.export.tables import TableExporter, open_export
+from dledger.spark.export.tables import open_export
+from dledger.spark.export.topics import TopicsExporter
 from dledger.spark.formats.log import ReadError
 from dledger.spark.formats.option_texts import OptionError
 from dledger.spark.formats.options import options_of_tls
@@ -103,11 +104,14 @@ class ExportPlan:
         _check_together(values, follows=follows)
         columns = sum(cast("tuple[tuple[str, ...], ...]", values["columns"]), ())
         partition_by = sum(cast("tuple[tuple[str, ...], ...]", values["partition_by"]), ())
+        fields = sum(cast("tuple[tuple[tuple[str, str], ...], ...]", values["field"]), ())
         settings = ExportSettings(
             to=cast("str | None", values["to"]) or "", format=cast("str", values["format"]), columns=columns,
             partition_by=partition_by, compression=cast("str", values["compression"]),
             part_bytes=cast("int", values["part_bytes"]),
             max_delay_ms=round(cast("float", values["max_delay"]) * 1000),
+            decode=cast("str | None", values["decode"]) or "", fields=fields,
+            table_per=cast("str | None", values["table_per"]) or "",
         )
         options = {
             **source_options(source, group, tls, token_file),
@@ -118,7 +122,9 @@ class ExportPlan:
         engine = cast("str", values["engine"])
         return cls(
             out=Path(out), settings=settings, engine=engine,
-            source=ExportSource.of(options, columns, partition_by, engine=engine, follows=follows),
+            source=ExportSource.of(
+                options, columns, partition_by, engine=engine, follows=follows, needed=settings.needed
+            ),
             interval_ms=max(1, round(cast("float", values["interval"]) * 1000)) if follows else 0,
             master=cast("str | None", values["master"]),
             conf=dict(cast("tuple[tuple[str, str], ...]", values["conf"])),
@@ -130,6 +136,8 @@ class ExportPlan:
         @raise ExportError, ReadError: see L{open_export}.
         @raise ImportError: PySpark is missing.
         """
+        if self.settings.table_per:
+            return ExportRun(self, TopicsExporter.open(self.out, self.source, self.settings))
         if self.engine == ARROW:
             return ExportRun(self, open_export(self.out, self.source, self.settings))
         from dledger.spark.export.spark_exporter import SparkExporter
@@ -147,8 +155,9 @@ def _check_together(values: Mapping[str, object], *, follows: bool) -> None:
     is_spark = values["engine"] != ARROW
     if is_spark and follows:
         raise OptionError("--follow needs --engine arrow; a Spark stream can follow a log, too")
-    if is_spark and values["to"]:
-        raise OptionError("--to needs --engine arrow")
+    for name in ("to", "decode", "table-per"):
+        if is_spark and values[name.replace("-", "_")]:
+            raise OptionError(f"--{name} needs --engine arrow")
     if not is_spark and (values["master"] or values["conf"]):
         raise OptionError("--master and --conf need --engine spark")
     if not values["compact"] and values["expire_snapshots"] is None:
@@ -191,10 +200,11 @@ class ExportRun(RunningExport):
             raise self._explained(error) from error
         plan = self._plan
         if (plan.compacts or plan.expire_days is not None) and not self.should_stop():
-            assert isinstance(self._exporter, TableExporter), "files alone were refused before"
-            self._maintained = self._exporter.table.maintain(
-                compacts=plan.compacts, expire_days=plan.expire_days, now_s=time.time()
-            )
+            done = [
+                table.maintain(compacts=plan.compacts, expire_days=plan.expire_days, now_s=time.time())
+                for table in self._exporter.tables()
+            ]
+            self._maintained = "\n".join(done)
         return None
 
     def _explained(self, error: OSError) -> Exception:

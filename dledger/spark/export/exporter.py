@@ -30,8 +30,10 @@ from typing import Protocol, Self
 import attrs
 import pyarrow as pa
 
+from dledger.spark.export.decode import BODY, DECODED, DecodedPart, begin_fields
 from dledger.spark.export.files import ExportDirectory, ExportError, ExportPart, part_name
 from dledger.spark.export.runs import Run, runs_of
+from dledger.spark.export.table_target import ExportTable
 from dledger.spark.export.writers import COMPRESSIONS, FORMATS, PARQUET, OpenPart, PartWriter
 from dledger.spark.formats.log import Extent, ScannedLog, await_end
 from dledger.spark.formats.option_texts import OptionError
@@ -44,6 +46,8 @@ from dledger.values.exports import ExportProgress
 ARROW = "arrow"
 #: Kinds of tables; see L{dledger.spark.export.tables}.
 TABLES = ("delta", "iceberg")
+#: The columns by which a row is given to the table of its topic: its offset is in one of the latter two.
+TOPIC_COLUMNS = ("topic", "index", "physicalOffset")
 #: Bytes of the log in one part: the same as one task of Spark's reads.
 PART_BYTES = 128 * 1024 * 1024
 
@@ -57,6 +61,9 @@ class ExportSettings:
     @ivar columns: in this order; empty: all columns.
     @ivar max_delay_ms: when a log is followed, a part ends at most this many milliseconds after its first
         row; 0: only when it is full.
+    @ivar decode: C{json}: the fields of the bodies are columns; empty: they are not.
+    @ivar fields: names and types of fields that are columns from the start.
+    @ivar table_per: C{topic}: a table, or directory of files, for each topic; empty: one for all rows.
     """
 
     to: str = ""
@@ -66,6 +73,14 @@ class ExportSettings:
     compression: str = attrs.field(default="snappy")
     part_bytes: int = PART_BYTES
     max_delay_ms: int = 60_000
+    decode: str = ""
+    fields: tuple[tuple[str, str], ...] = ()
+    table_per: str = ""
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """Columns that are read, whether they are in the files or not."""
+        return (*((BODY,) if self.decode else ()), *(TOPIC_COLUMNS if self.table_per else ()))
 
     def __attrs_post_init__(self) -> None:
         """@raise ExportError: a value makes no sense."""
@@ -77,13 +92,24 @@ class ExportSettings:
             raise ExportError(f"table {self.to!r}: allowed are {', '.join(TABLES)}")
         if self.to and self.format != PARQUET:
             raise ExportError(f"format {self.format!r}: the files of a table are Parquet")
+        if self.decode and self.decode not in DECODED:
+            raise ExportError(f"decode {self.decode!r}: allowed are {', '.join(DECODED)}")
+        if self.decode and self.format != PARQUET:
+            raise ExportError(
+                "--decode makes columns, and lines of JSON have none: use --format parquet, or --to"
+            )
+        if self.fields and not self.decode:
+            raise ExportError("--field names a column of --decode json, which is not given")
+        if self.table_per not in ("", "topic"):
+            raise ExportError(f"table-per {self.table_per!r}: allowed is topic")
         if self.part_bytes < 1 or self.max_delay_ms < 0:
             raise ExportError("a part has at least one byte, and a delay is not negative")
 
     def kept(self) -> dict[str, object]:
         """The settings that all parts of a directory must have in common."""
         return {
-            "format": self.format, "columns": list(self.columns), "partition_by": list(self.partition_by)
+            "format": self.format, "columns": list(self.columns), "partition_by": list(self.partition_by),
+            "decode": self.decode, "to": self.to, "table_per": self.table_per,
         }
 
 
@@ -121,23 +147,31 @@ class ExportSource:
     """
     A log, and the part of it to export.
 
-    @ivar scan: reads the columns of the files.
+    @ivar scan: reads the columns of the files, and those by which they are made.
     @ivar given: the source's options as the user gave them.
+    @ivar names: columns of the files, in this order.
     """
 
     scan: Scan
     given: Mapping[str, str]
+    names: tuple[str, ...]
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of the rows of the log in the files."""
+        return self.scan.only(self.names).schema
 
     @classmethod
     def of(
         cls, options: Mapping[str, str], columns: Sequence[str] = (), partition_by: Sequence[str] = (), *,
-        engine: str = ARROW, follows: bool = False,
+        engine: str = ARROW, follows: bool = False, needed: Sequence[str] = (),
     ) -> ExportSource:
         """
         @param options: of the source, see docs/spark.md.
         @param columns: empty: all.
         @param engine: L{ARROW}, or C{spark}.
         @param follows: the export has no end.
+        @param needed: columns that are read, whether they are in the files or not.
         @raise OptionError: an option or a column does not exist or makes no sense, also for this export.
         @raise ExportError: C{partition_by} is not possible with these columns.
         """
@@ -146,8 +180,14 @@ class ExportSource:
             # The files outlive the log: damage in them could never be noticed again.
             options = {**options, "verifyCrc": "true"}
         known = {column.name: column.ddl for column in columns_of(Scan.of(options).options)}
+        lacking = [name for name in needed if name not in known]
+        if lacking:
+            raise OptionError(
+                f"--table-per topic needs column {lacking[0]}, which is there with -o format=rocketmq"
+            )
         names = list(columns) or list(known)
-        scan = Scan.of(options, wanted=[(name, known.get(name, "?")) for name in names])
+        read = [*names, *(name for name in needed if name not in names)]
+        scan = Scan.of(options, wanted=[(name, known.get(name, "?")) for name in read])
         for name in partition_by:
             if name not in names:
                 raise ExportError(
@@ -159,7 +199,7 @@ class ExportSource:
             raise ExportError("--partition-by names all columns, so no column is left for the files")
         if len(set(partition_by)) < len(partition_by):
             raise ExportError("--partition-by names a column twice")
-        return cls(scan=scan, given=dict(options))
+        return cls(scan=scan, given=dict(options), names=tuple(names))
 
 
 class ExportTarget(Protocol):
@@ -184,6 +224,9 @@ class ExportTarget(Protocol):
     @property
     def proof(self) -> Proof:
         """Given with the last part."""
+
+    #: As of L{FieldsTarget <dledger.spark.export.decode.FieldsTarget>}.
+    fields: tuple[tuple[str, str], ...]
 
     def begin(self, index: int) -> None:
         """The first part begins at C{index}."""
@@ -235,8 +278,7 @@ class Exporter:
         """
         check_apart(out, source.scan)
         source.scan.extent()
-        directory = ExportDirectory.open(out, {**settings.kept(), "rows": source.scan.options.format})
-        return cls(directory, source, settings)
+        return cls(open_directory(out, source, settings), source, settings)
 
     def __enter__(self) -> Self:
         """This exporter."""
@@ -323,10 +365,7 @@ class Exporter:
             self._close_part(log, run.next)
 
     def _open_part(self) -> OpenPart:
-        return PartWriter(
-            self.directory.stage, self._source.scan.schema, partition_by=self._settings.partition_by,
-            style=self._settings.format, compression=self._settings.compression,
-        )
+        return part_of_files(self.directory, self._source, self._settings)
 
     def _notify(self, end: int) -> None:
         assert self._next is not None
@@ -343,14 +382,19 @@ class Exporter:
         if writer is None:
             return
         assert first is not None
+        # The log may not be readable now: then the part stays open.
+        proof = _proof_of(log, end, self._last)
         self._writer = None
-        files = [
-            (staged, os.path.join(folder, part_name(first, last, self._settings.format)))
-            for staged, folder in writer.close()
-        ]
-        part = ExportPart(first=first, last=last, files=tuple(files), rows=writer.rows)
-        self.directory.commit(part, _proof_of(log, end, self._last))
+        part = self._ended(writer, first, last)
+        self.directory.commit(part, proof)
         self.on_part(part)
+
+    def tables(self) -> list[ExportTable]:
+        """Those that can be maintained."""
+        return []
+
+    def _ended(self, writer: OpenPart, first: int, last: int) -> ExportPart:
+        return ended_part(writer, self.directory, last, self._settings.format)
 
     def finish(self) -> None:
         """
@@ -370,6 +414,52 @@ class Exporter:
             self._writer.abandon()
             self._writer = None
         self.directory.close()
+
+
+def open_directory(
+    out: str | os.PathLike[str], source: ExportSource, settings: ExportSettings, *, rows: str = ""
+) -> ExportDirectory:
+    """
+    The directory for files of these rows.
+
+    @param rows: what they are, if not all of the source.
+    @raise ExportError: see L{ExportDirectory.open}.
+    """
+    directory = ExportDirectory.open(out, {**settings.kept(), "rows": rows or source.scan.options.format})
+    try:
+        if settings.decode:
+            begin_fields(directory, settings.fields, source.names)
+    except ExportError:
+        directory.close()
+        raise
+    return directory
+
+
+def part_of_files(directory: ExportTarget, source: ExportSource, settings: ExportSettings) -> OpenPart:
+    """A new part of files."""
+    schema = source.schema
+    part: OpenPart = PartWriter(
+        directory.stage, schema, partition_by=settings.partition_by, style=settings.format,
+        compression=settings.compression,
+    )
+    if settings.decode:
+        part = DecodedPart(part, directory, schema.names, keeps_body=BODY in schema.names)
+    return part
+
+
+def ended_part(writer: OpenPart, target: ExportTarget, last: int, suffix: str) -> ExportPart:
+    """The next part of a target, with the final names of its files. @param last: its last offset."""
+    first = target.next_index
+    assert first is not None
+    staged = writer.close()
+    folders = [folder for _, folder in staged]
+    files = [
+        (name, os.path.join(folder, part_name(
+            first, last, suffix, folders[:number].count(folder) if folders.count(folder) > 1 else -1
+        )))
+        for number, (name, folder) in enumerate(staged)
+    ]
+    return ExportPart(first=first, last=last, files=tuple(files), rows=writer.rows)
 
 
 def _in_small_steps(source: ExportSource, settings: ExportSettings) -> Scan:

@@ -156,6 +156,7 @@ class PendingPart(TypedDict):
     rows: int
     proof: Mapping[str, int | str]
     files: list[list[str]]
+    fields: list[list[str]]
 
 
 class ExportState(TypedDict):
@@ -168,6 +169,7 @@ class ExportState(TypedDict):
     rows: int
     proof: Mapping[str, int | str]
     pending: PendingPart | None
+    fields: list[list[str]]
 
 
 class ExportDirectory:
@@ -179,12 +181,14 @@ class ExportDirectory:
     @ivar first: where the export begins; None until the first L{begin}.
     @ivar rows: in all parts so far.
     @ivar proof: given with the last part; the log is recognised by it.
+    @ivar fields: name and type of each column that is a field of the bodies; recorded with the next part.
     """
 
     def __init__(self, path: Path, lock: int, state: ExportState) -> None:
         self.path = path
         self._lock = lock
         self._state = state
+        self.fields = tuple((name, kind) for name, kind in state["fields"])
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], settings: Mapping[str, object]) -> ExportDirectory:
@@ -278,7 +282,7 @@ class ExportDirectory:
         sync_staged(self.path, part.files)
         pending: PendingPart = {
             "first": part.first, "last": part.last, "rows": part.rows, "proof": dict(proof),
-            "files": [list(pair) for pair in part.files],
+            "files": [list(pair) for pair in part.files], "fields": [list(pair) for pair in self.fields],
         }
         self._state["pending"] = pending
         self._save()
@@ -288,8 +292,9 @@ class ExportDirectory:
     def _finish(self, pending: PendingPart) -> None:
         self._state |= {
             "next": pending["last"] + 1, "rows": self.rows + pending["rows"], "proof": pending["proof"],
-            "pending": None,
+            "fields": pending["fields"], "pending": None,
         }
+        self.fields = tuple((name, kind) for name, kind in pending["fields"])
         self._save()
 
     def close(self) -> None:
@@ -315,7 +320,7 @@ def take_lock(path: Path) -> int:
 def _new_state(settings: Mapping[str, object]) -> ExportState:
     return {
         "version": _VERSION, "settings": dict(settings), "first": None, "next": None, "rows": 0, "proof": {},
-        "pending": None,
+        "pending": None, "fields": [],
     }
 
 
@@ -324,7 +329,7 @@ def _read_state(path: Path, settings: Mapping[str, object]) -> ExportState:
         state: ExportState = json.loads(path.read_text(encoding="utf-8"))
         version = state["version"]
         said = state["settings"]
-        if not {"next", "rows", "proof", "pending"} <= state.keys():
+        if not {"next", "rows", "proof", "pending", "fields"} <= state.keys():
             raise KeyError("next")
     except (ValueError, KeyError, TypeError) as error:
         raise ExportError(

@@ -231,7 +231,9 @@ class IcebergExport(ExportTable):
         return True
 
     def append(self, part: ExportPart, added: list[pa.Field], properties: Mapping[str, str]) -> None:
-        rows = pa.Table.from_batches(self._part.batches, schema=self.form.schema)
+        # Earlier rows of the part may lack columns of later ones.
+        batches = [self.form.schema.empty_table(), *map(pa.table, self._part.batches)]
+        rows = pa.concat_tables(batches, promote_options="default")
         change = self._table.transaction()
         if added:
             with change.update_schema() as schema:
