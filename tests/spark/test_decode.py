@@ -253,7 +253,8 @@ class DecodeKillTests(KillCase, DecodeCase):
                     exporter.close()
                     self.left = 0
                     bodies = [drawn_body(chance)[:400] for _ in range(chance.randrange(2, 6))]
-                    self.add(*bodies, {f"new{chance.randrange(9)}": chance.randrange(9)})
+                    new = [{f"new{chance.randrange(99)}": chance.randrange(9)} for _ in range(3)]
+                    self.add(new[0], *bodies, *new[1:])
             self.left = 0
             self.run_once(kind, out)
             self.check(kind, out)
@@ -261,8 +262,8 @@ class DecodeKillTests(KillCase, DecodeCase):
             self.run_once(kind, fresh)
             self.assertEqual(read(kind, out).to_pylist(), read(kind, fresh).to_pylist())
             self.assertEqual(fields_recorded(kind, out), fields_recorded(kind, fresh))
-            name = {"delta": "before add_columns", "iceberg": "after commit_table"}.get(kind, "after rename")
-            self.assertIn(name, self.killed_at)
+            names = {"delta": {"before add_columns", "after add_columns"}, "iceberg": {"after commit_table"}}
+            self.assertTrue(names.get(kind, {"after rename"}) & self.killed_at, (kind, self.killed_at))
 
     def test_between_columns_and_rows(self) -> None:
         """A Delta table that has got its columns, but no rows: the same rows come."""
