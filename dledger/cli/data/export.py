@@ -21,11 +21,22 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
+from twisted.internet.error import CannotListenError
 
+from dledger.base.serving.admin_ports import is_beyond_loopback
 from dledger.cli.console.command import EXIT_INTERRUPTED, say, show_result
 from dledger.cli.console.local_paths import LocalPath
 from dledger.cli.console.signals import stopped_by
-from dledger.values.exports import EXPORT_OPTIONS, PART_REPORTED, ExportOption, ExportProgress, RunningExport
+from dledger.values.exports import (
+    EXPORT_OPTIONS,
+    PART_REPORTED,
+    ExportOption,
+    ExportProgress,
+    PlannedExport,
+    RunningExport,
+    pages_refused,
+)
+from dledger.values.option_values import listed
 
 _MISSING = (
     "dledger export needs Arrow: pip install 'dledger[export]'; with --engine spark also PySpark: "
@@ -116,7 +127,7 @@ def export(
             token_file=getattr(target, "token_file", ""),
         )
         begin_s = time.monotonic()
-        with _warnings_said(), plan.open() as run:
+        with _warnings_said(), plan.open() as run, _pages(plan, run):
             shown.drive(run)
             report = run.report(time.monotonic() - begin_s)
     except OptionError as error:
@@ -169,6 +180,7 @@ class _Shown:
             run.on_progress = show
             run.on_part = part
             run.should_stop = stop.is_set
+            run.on_maintained = lambda said: say(f"dledger: {said}")
             run.on_trouble = lambda error, wait_ms: say(
                 f"dledger: {error}; trying again in {wait_ms / 1000:g} s"
             )
@@ -179,6 +191,30 @@ class _Shown:
         if stop.is_set() and not self.follows:
             say("dledger: stopped before the end; the same command continues there")
             raise click.exceptions.Exit(EXIT_INTERRUPTED)
+
+
+@contextlib.contextmanager
+def _pages(plan: PlannedExport, run: RunningExport) -> Iterator[None]:
+    """The pages of a run, if they are wanted."""
+    if not plan.admin:
+        yield
+        return
+    if is_beyond_loopback(plan.admin) and not plan.insecure:
+        raise click.UsageError(pages_refused(plan.admin))
+    try:
+        from dledger.admin.exports import serving
+    except ImportError as error:
+        raise click.ClickException(f"--admin: {error}") from None
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(serving(
+                lambda: run.status(round(time.monotonic() * 1000)), plan.admin,
+                hosts=listed(plan.admin_hosts),
+                listening=lambda port: say(f"dledger: pages at {port.getHost()}"),
+            ))
+        except (CannotListenError, ValueError) as error:
+            raise click.ClickException(f"--admin {plan.admin!r}: {error}") from None
+        yield
 
 
 @contextlib.contextmanager

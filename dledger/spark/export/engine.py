@@ -23,15 +23,23 @@ from typing import TYPE_CHECKING, Self, cast
 import attrs
 
 from dledger.spark.export.exporter import ARROW, Exporter, ExportSettings, ExportSource
-from dledger.spark.export.files import ExportError
+from dledger.spark.export.files import ExportError, ExportPart
 from dledger.spark.export.follow import Follower
+from dledger.spark.export.table_target import ExportTable
 from dledger.spark.export.tables import open_export
 from dledger.spark.export.topics import TopicsExporter
+from dledger.spark.export.watch import ExportWatch
 from dledger.spark.formats.log import ReadError
 from dledger.spark.formats.option_texts import OptionError
 from dledger.spark.formats.options import options_of_tls
 from dledger.values.addresses import is_url, parse_members
-from dledger.values.exports import ExportProgress, ExportReport, RunningExport, read_options
+from dledger.values.exports import (
+    ExportProgress,
+    ExportReport,
+    ExportStatus,
+    RunningExport,
+    read_options,
+)
 from dledger.values.tls_files import TlsFiles
 
 if TYPE_CHECKING:
@@ -85,6 +93,10 @@ class ExportPlan:
     conf: Mapping[str, str] = attrs.Factory(dict)
     compacts: bool = False
     expire_days: int | None = None
+    max_lag_ms: int = 0
+    admin: str = ""
+    admin_hosts: str = ""
+    insecure: bool = False
 
     @classmethod
     def of(
@@ -129,6 +141,9 @@ class ExportPlan:
             master=cast("str | None", values["master"]),
             conf=dict(cast("tuple[tuple[str, str], ...]", values["conf"])),
             compacts=bool(values["compact"]), expire_days=cast("int | None", values["expire_snapshots"]),
+            max_lag_ms=_max_lag_ms(cast("float | None", values["max_lag"]), settings.max_delay_ms),
+            admin=cast("str | None", values["admin"]) or "",
+            admin_hosts=cast("str | None", values["admin_hosts"]) or "", insecure=bool(values["insecure"]),
         )
 
     def open(self) -> ExportRun:
@@ -150,6 +165,13 @@ class ExportPlan:
         return session("dledger export", master=self.master or "local[*]", config=dict(self.conf))
 
 
+def _max_lag_ms(seconds: float | None, max_delay_ms: int) -> int:
+    if seconds is not None:
+        return round(seconds * 1000)
+    # A part without a time at which it ends may stay open for ever.
+    return max(600_000, 10 * max_delay_ms) if max_delay_ms else 0
+
+
 def _check_together(values: Mapping[str, object], *, follows: bool) -> None:
     """@raise OptionError: options that do not go together."""
     is_spark = values["engine"] != ARROW
@@ -160,12 +182,13 @@ def _check_together(values: Mapping[str, object], *, follows: bool) -> None:
             raise OptionError(f"--{name} needs --engine arrow")
     if not is_spark and (values["master"] or values["conf"]):
         raise OptionError("--master and --conf need --engine spark")
+    for name in ("admin", "max-lag"):
+        if values[name.replace("-", "_")] is not None and not follows:
+            raise OptionError(f"--{name} needs --follow: an export that ends has no pages")
     if not values["compact"] and values["expire_snapshots"] is None:
         return
     if not values["to"]:
         raise OptionError("--compact and --expire-snapshots need --to: files are never changed")
-    if follows:
-        raise OptionError("--compact and --expire-snapshots come at the end, which --follow has not")
 
 
 class ExportRun(RunningExport):
@@ -175,23 +198,52 @@ class ExportRun(RunningExport):
         self.on_progress: Callable[[ExportProgress], None] = lambda progress: None
         self.on_part: Callable[[int, int, int], None] = lambda first, last, rows: None
         self.on_trouble: Callable[[Exception, int], None] = lambda error, wait_ms: None
+        self.on_maintained: Callable[[str], None] = lambda said: None
         self.should_stop: Callable[[], bool] = lambda: False
-        exporter.on_progress = lambda progress: self.on_progress(progress)
-        exporter.on_part = lambda part: self.on_part(part.first, part.last, part.rows)
+        exporter.on_progress = self._progressed
+        exporter.on_part = self._part
         exporter.should_stop = lambda: self.should_stop()
         self._exporter = exporter
         self._plan = plan
         self._maintained = ""
         self._follower: Follower | None = None
+        self._watch = ExportWatch(max_lag_ms=plan.max_lag_ms)
+        self._now_ms = 0
         if plan.interval_ms:
-            self._follower = Follower(exporter, interval_ms=plan.interval_ms)
-            self._follower.on_trouble = lambda error, wait_ms: self.on_trouble(error, wait_ms)
+            maintains = plan.compacts or plan.expire_days is not None
+            self._follower = Follower(
+                exporter, interval_ms=plan.interval_ms, maintain=self._maintain if maintains else None
+            )
+            self._follower.on_trouble = self._trouble
+            self._follower.on_maintained = lambda said: self.on_maintained(said)
+
+    def _progressed(self, progress: ExportProgress) -> None:
+        self._watch.read(progress, self._now_ms)
+        self.on_progress(progress)
+
+    def _part(self, part: ExportPart) -> None:
+        tables = self._exporter.tables()
+        version = tables[0].version() if len(tables) == 1 else ""
+        self._watch.committed(part.last, part.rows, version, time.time())
+        self.on_part(part.first, part.last, part.rows)
+
+    def _trouble(self, error: Exception, wait_ms: int) -> None:
+        self._watch.failed(error, self._now_ms, stops=isinstance(error, ReadError))
+        self.on_trouble(error, wait_ms)
+
+    def _maintain(self, table: ExportTable, expires: bool) -> str:
+        plan = self._plan
+        days = plan.expire_days if expires else None
+        if not plan.compacts and days is None:
+            return ""
+        return table.maintain(compacts=plan.compacts, expire_days=days, now_s=time.time())
 
     def turn(self, now_ms: int) -> int | None:
         """
         @param now_ms: monotonic.
         @raise ReadError, ExportError, OSError: as L{Exporter.step} and L{Follower.turn}.
         """
+        self._now_ms = now_ms
         try:
             if self._follower is not None:
                 return self._follower.turn(now_ms)
@@ -200,11 +252,7 @@ class ExportRun(RunningExport):
             raise self._explained(error) from error
         plan = self._plan
         if (plan.compacts or plan.expire_days is not None) and not self.should_stop():
-            done = [
-                table.maintain(compacts=plan.compacts, expire_days=plan.expire_days, now_s=time.time())
-                for table in self._exporter.tables()
-            ]
-            self._maintained = "\n".join(done)
+            self._maintained = "\n".join([self._maintain(table, True) for table in self._exporter.tables()])
         return None
 
     def _explained(self, error: OSError) -> Exception:
@@ -225,6 +273,9 @@ class ExportRun(RunningExport):
             seconds=round(seconds, 3), begin=progress.begin, next=directory.next_index,
             end=progress.end, total_rows=directory.rows, maintained=self._maintained,
         )
+
+    def status(self, now_ms: int) -> ExportStatus:
+        return self._watch.status(now_ms, time.time())
 
     def close(self) -> None:
         self._exporter.close()

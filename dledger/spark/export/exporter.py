@@ -19,6 +19,7 @@ Knows nothing of clocks, signals and terminals.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -33,12 +34,14 @@ import pyarrow as pa
 from dledger.spark.export.decode import BODY, DECODED, DecodedPart, begin_fields
 from dledger.spark.export.files import ExportDirectory, ExportError, ExportPart, part_name
 from dledger.spark.export.runs import Run, runs_of
-from dledger.spark.export.table_target import ExportTable
+from dledger.spark.export.table_target import TIME_COLUMNS, ExportTable
 from dledger.spark.export.writers import COMPRESSIONS, FORMATS, PARQUET, OpenPart, PartWriter
-from dledger.spark.formats.log import Extent, ScannedLog, await_end
+from dledger.spark.formats.log import Extent, ReadError, ScannedLog, await_end
 from dledger.spark.formats.option_texts import OptionError
 from dledger.spark.formats.options import ROCKETMQ, ScanOptions
 from dledger.spark.formats.proof import Proof, difference, of_group, of_record
+from dledger.spark.ledger.columns import TIME_COLUMN
+from dledger.spark.rocketmq.commit_log import SparkCommitLog
 from dledger.spark.scans.scan import Scan, columns_of, decoder_of
 from dledger.values.exports import ExportProgress
 
@@ -269,6 +272,8 @@ class Exporter:
         self._last: Run | None = None
         self._recognised_end = -1
         self._progress = ExportProgress(begin=0, next=0, end=0, rows=0, log_bytes=0)
+        #: Bytes between C{_next} and the end of the log; None: not known.
+        self._unread_bytes: int | None = None
 
     @classmethod
     def open(cls, out: str | os.PathLike[str], source: ExportSource, settings: ExportSettings) -> Self:
@@ -309,6 +314,7 @@ class Exporter:
         with closing(scan.log()) as log:
             extent, begin = self._begin(log, is_last)
             end = max(begin, scan.ending(extent))
+            self._look_ahead(log, begin, end)
             decoder = decoder_of(scan.options, scan.columns, log)
             for chunk in log.chunks(begin, end, with_data=decoder.needs_data):
                 if self.should_stop():
@@ -319,11 +325,13 @@ class Exporter:
             decoder.finish()
             # Records at the end that were skipped, as an option allows, are done with, too.
             self._next = end
+            self._unread_bytes = 0
             if end > begin:
                 self._proof = _proof_of(log, end, self._last)
             self._notify(end)
             if self._writer is not None and (is_last or self._is_due(now_ms)):
                 self._close_part(log, end)
+                self._notify(end)
 
     def _begin(self, log: ScannedLog, is_last: bool) -> tuple[Extent, int]:
         """The extent of the log, and where this step begins in it; the log is the one exported before."""
@@ -344,6 +352,13 @@ class Exporter:
             self._recognised_end = extent.end
         return extent, self._next
 
+    def _look_ahead(self, log: ScannedLog, begin: int, end: int) -> None:
+        self._unread_bytes = 0 if begin == end else None
+        self._progress = attrs.evolve(self._progress, are_bytes=isinstance(log, SparkCommitLog))
+        with contextlib.suppress(ReadError):
+            if begin < end:
+                self._unread_bytes = max(log.position_of(end) - log.position_of(begin), 0)
+
     def _take(self, log: ScannedLog, run: Run, batch: pa.RecordBatch, now_ms: int) -> None:
         if self._writer is not None and self._end_position != run.position:
             assert self._next is not None
@@ -352,11 +367,15 @@ class Exporter:
             self._writer = self._open_part()
             self._part_bytes = 0
             self._began_ms = now_ms
+        if self._progress.oldest_ms is None and not self._writer.rows:
+            self._progress = attrs.evolve(self._progress, oldest_ms=_first_time_ms(batch))
         self._writer.write(batch)
         self._last = run
         self._next = run.next
         self._end_position = run.position + run.size
         self._part_bytes += run.size
+        if self._unread_bytes is not None:
+            self._unread_bytes = max(self._unread_bytes - run.size, 0)
         self._progress = attrs.evolve(
             self._progress, rows=self._progress.rows + batch.num_rows,
             log_bytes=self._progress.log_bytes + run.size,
@@ -369,7 +388,11 @@ class Exporter:
 
     def _notify(self, end: int) -> None:
         assert self._next is not None
-        self._progress = attrs.evolve(self._progress, next=self._next, end=end)
+        open_bytes = self._part_bytes if self._writer is not None else 0
+        self._progress = attrs.evolve(
+            self._progress, next=self._next, end=end, visible=self.directory.next_index,
+            lag_bytes=None if self._unread_bytes is None else self._unread_bytes + open_bytes,
+        )
         self.on_progress(self._progress)
 
     def _is_due(self, now_ms: int) -> bool:
@@ -387,6 +410,7 @@ class Exporter:
         self._writer = None
         part = self._ended(writer, first, last)
         self.directory.commit(part, proof)
+        self._progress = attrs.evolve(self._progress, oldest_ms=None)
         self.on_part(part)
 
     def tables(self) -> list[ExportTable]:
@@ -414,6 +438,15 @@ class Exporter:
             self._writer.abandon()
             self._writer = None
         self.directory.close()
+
+
+def _first_time_ms(batch: pa.RecordBatch) -> int | None:
+    """The time of the first row by the log, since 1970; None: it has none."""
+    for name in (TIME_COLUMN.name, *TIME_COLUMNS):
+        if name in batch.schema.names and batch.num_rows:
+            found = batch.column(name)[0].cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).as_py()
+            return None if found is None else found // 1000
+    return None
 
 
 def open_directory(

@@ -242,6 +242,11 @@ class IcebergExport(ExportTable):
         change.set_properties({STATE: properties[STATE]})
         change.commit_transaction()
 
+    def version(self) -> str:
+        """See L{ExportTable.version}: the id of the snapshot."""
+        current = self._table.current_snapshot()
+        return str(current.snapshot_id) if current is not None else ""
+
     def compact(self) -> tuple[int, int]:
         """See L{ExportTable.compact}: each partition in groups of L{COMPACT_BYTES}, one commit for each."""
         groups: dict[object, list[list[FileScanTask]]] = {}

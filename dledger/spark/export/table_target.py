@@ -304,6 +304,10 @@ class ExportTable(ABC):
         @return: the number of deleted files.
         """
 
+    @abstractmethod
+    def version(self) -> str:
+        """The newest one, as of the last L{load}."""
+
     def said(self, error: Exception) -> str:
         """The first line of an error of a package, which may have many."""
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
