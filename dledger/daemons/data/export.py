@@ -119,6 +119,7 @@ class ExportService(MultiService):
         @param reactor: reactor with a monotonic clock.
         @param failed: called when the export has failed for good; ends the process.
         """
+        super().__init__()
         self._open_run = open_run
         self._reactor = reactor
         self._failed = failed
