@@ -21,7 +21,9 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
+from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.error import CannotListenError
+from twisted.internet.interfaces import IListeningPort
 
 from dledger.base.serving.admin_ports import is_beyond_loopback
 from dledger.cli.console.command import EXIT_INTERRUPTED, say, show_result
@@ -126,6 +128,8 @@ def export(
             group=getattr(target, "group", "default"), tls=getattr(target, "tls", None),
             token_file=getattr(target, "token_file", ""),
         )
+        if plan.admin and is_beyond_loopback(plan.admin) and not plan.insecure:
+            raise click.UsageError(pages_refused(plan.admin))
         begin_s = time.monotonic()
         with _warnings_said(), plan.open() as run, _pages(plan, run):
             shown.drive(run)
@@ -193,14 +197,18 @@ class _Shown:
             raise click.exceptions.Exit(EXIT_INTERRUPTED)
 
 
+def _say_place(port: IListeningPort) -> None:
+    at = port.getHost()
+    place = f"http://{at.host}:{at.port}/" if isinstance(at, IPv4Address | IPv6Address) else at
+    say(f"dledger: pages at {place}")
+
+
 @contextlib.contextmanager
 def _pages(plan: PlannedExport, run: RunningExport) -> Iterator[None]:
     """The pages of a run, if they are wanted."""
     if not plan.admin:
         yield
         return
-    if is_beyond_loopback(plan.admin) and not plan.insecure:
-        raise click.UsageError(pages_refused(plan.admin))
     try:
         from dledger.admin.exports import serving
     except ImportError as error:
@@ -210,7 +218,7 @@ def _pages(plan: PlannedExport, run: RunningExport) -> Iterator[None]:
             stack.enter_context(serving(
                 lambda: run.status(round(time.monotonic() * 1000)), plan.admin,
                 hosts=listed(plan.admin_hosts),
-                listening=lambda port: say(f"dledger: pages at {port.getHost()}"),
+                listening=_say_place,
             ))
         except (CannotListenError, ValueError) as error:
             raise click.ClickException(f"--admin {plan.admin!r}: {error}") from None

@@ -77,9 +77,11 @@ class DecodedPart:
 
     @property
     def rows(self) -> int:
+        """See L{OpenPart}."""
         return self._part.rows
 
     def write(self, batch: pa.RecordBatch) -> None:
+        """Add rows of the log; the rows of the part have the fields, too."""
         decoded = self._fields.decode(batch.column(BODY).to_pylist())
         names = [name for name in batch.schema.names if self._keeps_body or name != BODY]
         kept = batch.select(names)
@@ -87,9 +89,11 @@ class DecodedPart:
         self._part.write(pa.RecordBatch.from_arrays([*kept.columns, *decoded.columns], schema=schema))
 
     def close(self) -> list[tuple[str, str]]:
+        """End the part; its target has the fields that the next commit records."""
         files = self._part.close()
         self._target.fields = tuple(self._fields.kinds.items())
         return files
 
     def abandon(self) -> None:
+        """See L{OpenPart}."""
         self._part.abandon()

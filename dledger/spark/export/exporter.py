@@ -455,7 +455,7 @@ def open_directory(
     """
     The directory for files of these rows.
 
-    @param rows: what they are, if not all of the source.
+    @param rows: a name for these rows, if they are not all of the source.
     @raise ExportError: see L{ExportDirectory.open}.
     """
     directory = ExportDirectory.open(out, {**settings.kept(), "rows": rows or source.scan.options.format})

@@ -108,7 +108,7 @@ def _pairs(found: object) -> tuple[tuple[str, str], ...] | None:
     if found is None:
         return None
     if not isinstance(found, list):
-        raise TypeError("fields is no list")
+        raise TypeError("fields is not a list")
     return tuple((str(name), str(kind)) for name, kind in found)
 
 

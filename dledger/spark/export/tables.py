@@ -46,7 +46,7 @@ def open_table(
     """
     The table for these rows.
 
-    @param rows: what they are, if not all of the source.
+    @param rows: a name for these rows, if they are not all of the source.
     @raise ExportError: see L{ExportTable}.
     """
     form = TableForm.of(

@@ -23,7 +23,7 @@ _SEEN_MAX = 1_000
 
 
 class ExportWatch:
-    """See the module. Times are monotonic, but for those that say otherwise."""
+    """See the module. Times are monotonic unless their description says otherwise."""
 
     def __init__(self, *, max_lag_ms: int) -> None:
         """@param max_lag_ms: what lasts longer is not in order; 0: any lag is, and a minute of trouble."""
@@ -41,7 +41,8 @@ class ExportWatch:
         with self._lock:
             self._progress = progress
             self._next = progress.visible
-            self._looked_ms, self._failing_ms = now_ms, -1
+            self._looked_ms = now_ms
+            self._failing_ms = -1
             last = self._seen[-1][0] if self._seen else progress.visible
             if last is not None and progress.end > last:
                 if len(self._seen) >= _SEEN_MAX:

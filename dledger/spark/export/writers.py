@@ -263,7 +263,8 @@ class PartWriter:
         """
         self.rows += batch.num_rows
         if len(batch.schema) > len(self._schema) + len(self._partition_by):
-            self._ended, self._writers = self.close(), {}
+            self._ended = self.close()
+            self._writers = {}
             self._schema = self._of_files(batch.schema)
         if not self._partition_by:
             self._writer("").write(batch)
