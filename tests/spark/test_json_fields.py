@@ -173,9 +173,9 @@ class FactsTests(SynchronousTestCase):
         """Other JSON, no JSON, no text, fields that are there twice, and deep ones: the body as a whole."""
         deep = DEPTH_MAX - 1
         bodies: list[Any] = [
-            b"", b"[1]", b"1", b'"{"', b'"{}"', b'"x"', b"null", b"{", b"{}x", b'{"a":1,}', b"{,}", b'{"a"}', b"\xff",
-            b"\xef\xbb\xbf{}", b'{"a": NaN}', b'{"a": [NaN]}', b'{"a": 1, "a": 1}', b"{'a': 1}",
-            b'{"a": [], "\\u0061": 1}', b'{"a": "\n"}', b'{"a": 1} {"a": 2}', b'{"a": 01}',
+            b"", b"[1]", b"1", b'"{"', b'"{}"', b'"x"', b"null", b"{", b"{}x", b'{"a":1,}', b"{,}", b'{"a"}',
+            b"\xff", b"\xef\xbb\xbf{}", b'{"a": NaN}', b'{"a": [NaN]}', b'{"a": 1, "a": 1}',
+            b"{'a': 1}", b'{"a": [], "\\u0061": 1}', b'{"a": "\n"}', b'{"a": 1} {"a": 2}', b'{"a": 01}',
             b'{"a": ' + b"[" * DEPTH_MAX + b"]" * DEPTH_MAX + b"}",
             b'{"a": ' + b'{"a":' * 100_000, b'{"a": "' + b'\\"' * 100_000,
         ]
