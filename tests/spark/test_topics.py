@@ -211,6 +211,8 @@ class TopicTests(TopicCase):
             self.run_once("delta", out)
         with self.assertRaisesRegex(OptionError, "which is there with -o format=rocketmq"):
             ExportPlan.of(self.ledger.path, self.out(""), {"table_per": ["topic"]}, follows=False)
+        with self.assertRaisesRegex(ExportError, "--table-per topic needs a directory"):
+            self.exporter("delta", "s3://bucket/log")  # type: ignore[arg-type]
         given = {"table_per": ["topic"], "option": ["format=rocketmq", "includeInternal=true"]}
         with self.assertRaisesRegex(ExportError, "rows without a topic"):
             ExportPlan.of(self.ledger.path, self.out(""), given, follows=False).open()

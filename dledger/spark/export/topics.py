@@ -42,9 +42,10 @@ from dledger.spark.export.table_target import ExportTable
 from dledger.spark.export.tables import open_table, part_of_table, table_kind
 from dledger.spark.export.writers import OpenPart
 from dledger.spark.formats.proof import Proof
+from dledger.values.addresses import is_url
 
-#: Tables of one export: each has open files.
-TOPICS_MAX = 500
+#: Tables of one export: each has up to two open files, and a process has 1,024 by default.
+TOPICS_MAX = 400
 #: Characters of the names of folders; a longer topic has a digest in its place.
 _NAME_MAX, _DIGEST = 200, 32
 
@@ -224,6 +225,8 @@ class TopicsExporter(Exporter):
         @raise ExportError: see L{ExportDirectory.open}.
         @raise ReadError: the log cannot be read; then no directory was made.
         """
+        if is_url(os.fspath(out)):
+            raise ExportError(f"--table-per topic needs a directory, and {os.fspath(out)!r} is a URL")
         if source.scan.options.include_internal:
             raise ExportError(
                 "option includeInternal gives rows without a topic, for which --table-per topic has no table"
