@@ -18,6 +18,7 @@ from dledger.spark.export import topics
 from dledger.spark.export.engine import ExportPlan
 from dledger.spark.export.exporter import ExportSettings, ExportSource
 from dledger.spark.export.files import ExportError
+from dledger.spark.export.follow import MAINTAIN_MS
 from dledger.spark.export.topics import TopicsExporter, folder_of, topic_of
 from dledger.spark.formats.option_texts import OptionError
 from dledger.spark.ledger.directory import DirectoryLog
@@ -145,6 +146,26 @@ class TopicTests(TopicCase):
                     edges = [tuple(map(int, text.split("-"))) for text, _ in commits(kind, out / "orders")]
                     self.assertGreater(len(edges), 1)
                     self.assertTrue(all(a[1] + 1 == b[0] for a, b in zip(edges, edges[1:], strict=False)))
+
+    def test_follows(self) -> None:
+        """Parts end together after a delay, and at the end; each table is maintained."""
+        out = self.out("delta")
+        given = {"table_per": ["topic"], "to": ["delta"], "option": ["format=rocketmq"], "max_delay": ["5"],
+                 "compact": ["yes"]}
+        said: list[str] = []
+        with ExportPlan.of(self.ledger.path, out, given, follows=True).open() as run:
+            run.on_maintained = said.append
+            for now_ms, names in ((0, TOPICS[:2]), (5_000, TOPICS), (MAINTAIN_MS, TOPICS[2:])):
+                self.send(names)
+                run.turn(now_ms)
+            while run.turn(now_ms) == 1:
+                pass
+            self.assertEqual(run.status(now_ms).lag_entries, 3)
+            self.send(TOPICS)
+            run.turn(now_ms + 1)
+            run.end()
+        self.assertEqual(self.found("delta", out), self.expected())
+        self.assertEqual(len(said), len(TOPICS))
 
     def test_commit_log(self) -> None:
         """Offsets of a broker's store are bytes."""
