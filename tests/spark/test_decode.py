@@ -159,6 +159,17 @@ class GrowthTests(DecodeCase):
                 self.assertEqual(table.column(RESCUED).to_pylist(), rescued)
                 self.assertEqual(table.column("storeTimestamp").to_pylist(), [6] * 4)
 
+    def test_day(self) -> None:
+        """A table without days has no field of that name either; files may."""
+        for kind in (*KINDS, FILES):
+            out = self.out(kind)
+            for number in range(2):
+                self.add({"day": number, "timestamp": "x"})
+                self.run_once(kind, out)
+            self.check(kind, out)
+            names = read(kind, out).schema.names
+            self.assertEqual(names, ["index", RESCUED, *([] if kind else ["day"]), "timestamp"])
+
     def test_body(self) -> None:
         """All columns of the log, the body too, are there unless columns are chosen."""
         self.add({"a": 1})

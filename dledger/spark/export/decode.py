@@ -7,7 +7,7 @@ Rule: a part begins with the columns that its target has recorded, so a run afte
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from typing import Protocol
 
 import pyarrow as pa
@@ -67,12 +67,12 @@ class DecodedPart:
     """A part whose rows get the fields of their bodies."""
 
     def __init__(
-        self, part: OpenPart, target: FieldsTarget, names: Sequence[str], *, keeps_body: bool
+        self, part: OpenPart, target: FieldsTarget, reserved: Collection[str], *, keeps_body: bool
     ) -> None:
-        """@param names: columns of the log in the part."""
+        """@param reserved: names that no field may have, those of the other columns among them."""
         self._part = part
         self._target = target
-        self._fields = JsonFields(target.fields, names)
+        self._fields = JsonFields(target.fields, reserved)
         self._keeps_body = keeps_body
 
     @property

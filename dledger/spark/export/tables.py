@@ -56,7 +56,7 @@ def open_table(
     table = kind(out, form)
     try:
         if settings.decode:
-            begin_fields(table, settings.fields, form.schema.names)
+            begin_fields(table, settings.fields, (*source.names, DAY))
         else:
             table.check_undecoded()
     except ExportError:
@@ -101,10 +101,10 @@ class TableExporter(Exporter):
 def part_of_table(table: ExportTable, source: ExportSource, settings: ExportSettings) -> OpenPart:
     """A new part of a table."""
     part: OpenPart = table.new_part()
-    own = [name for name in table.form.schema.names if name in (*source.names, DAY)]
     if settings.decode:
-        part = DecodedPart(part, table, own, keeps_body=BODY in source.names)
-    return _DatedPart(part) if DAY in own else part
+        # (A day may come with a column of time that is added later.)
+        part = DecodedPart(part, table, (*source.names, DAY), keeps_body=BODY in source.names)
+    return _DatedPart(part) if DAY in table.form.partition_by else part
 
 
 class _DatedPart:
