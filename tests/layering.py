@@ -341,12 +341,12 @@ LAYERS: tuple[Layer, ...] = (
         name="commands for data",
         covers=("dledger.cli.data",),
         ours=(
-            *LEDGER, "dledger.base.disk.disk", "dledger.cli.console", "dledger.spark",
-            "dledger.storage",
+            *LEDGER, "dledger.base.disk.disk", "dledger.base.serving.admin_ports", "dledger.admin",
+            "dledger.cli.console", "dledger.spark", "dledger.storage",
         ),
-        third=(*ATTRS, "click", "rich"),
+        third=(*ATTRS, "click", "rich", "twisted"),
         refused=("dledger.storage.store", "logging", "asyncio"),
-        late=("dledger.spark",),
+        late=("dledger.spark", "dledger.admin"),
     ),
     Layer(
         name="commands of the ledger",
@@ -406,10 +406,13 @@ LAYERS: tuple[Layer, ...] = (
     Layer(
         name="daemons for data",
         covers=("dledger.daemons.data",),
-        ours=(*LEDGER, "dledger.base.reactor", "dledger.daemons.settings", "dledger.spark"),
+        ours=(
+            *LEDGER, "dledger.base.reactor", "dledger.base.serving.admin_ports", "dledger.daemons.settings",
+            "dledger.spark", "dledger.admin",
+        ),
         third=(*ATTRS, "twisted"),
         refused=("logging", "asyncio"),
-        late=("dledger.spark",),
+        late=("dledger.spark", "dledger.admin"),
     ),
     Layer(
         name="daemons of RocketMQ",

@@ -121,6 +121,14 @@ def store_option(text: str) -> tuple[str, object]:
         return name, json.loads(value)
     except ValueError:
         return name, value
+def _fields(text: str) -> tuple[tuple[str, str], ...]:
+    found = []
+    for piece in _names(text):
+        name, _, kind = piece.rpartition("=")
+        if not name or not kind:
+            raise ValueError(f"{piece!r}: write name=TYPE")
+        found.append((name, kind.upper()))
+    return tuple(found)
 
 
 EXPORT_OPTIONS = (
@@ -128,6 +136,12 @@ EXPORT_OPTIONS = (
                  help="Of the files: parquet or jsonl."),
     ExportOption(name="to", read=_one_of("delta", "iceberg"), kind="TABLE",
                  help="Into a table in the directory: delta, or iceberg with its catalog; else files alone."),
+    ExportOption(name="table-per", read=_one_of("topic"), kind="topic",
+                 help="With -o format=rocketmq: a table, or folder of files, for each topic."),
+    ExportOption(name="decode", read=_one_of("json"), kind="json",
+                 help="Of bodies that are JSON objects: each field is a column; the rest is in _rescued."),
+    ExportOption(name="field", read=_fields, kind="NAME=TYPE,...", default="", is_repeated=True,
+                 help="With --decode: columns from the start; BIGINT, DOUBLE, BOOLEAN, STRING or JSON."),
     ExportOption(name="columns", read=_names, kind="NAME,...", default="", is_repeated=True,
                  help="Columns, in this order; not given: all."),
     ExportOption(name="partition-by", read=_names, kind="NAME,...", default="", is_repeated=True,
@@ -155,11 +169,22 @@ EXPORT_OPTIONS = (
     ExportOption(name="max-delay", read=_seconds(0), default="60", kind="SECONDS",
                  help="Seconds after which a file of a log that is followed ends even if it is not full; "
                       "0: only where it is full, or its segment ends."),
-    ExportOption(name="compact", read=bool, is_flag=True, once=True,
-                 help="With --to: write small files of the table together afterwards."),
-    ExportOption(name="expire-snapshots", read=_whole(1), kind="DAYS", once=True,
-                 help="With --to: forget older versions of the table afterwards, and delete files that only "
-                      "they need."),
+    ExportOption(name="compact", read=bool, is_flag=True,
+                 help="With --to: write small files of the table together, afterwards, or each hour of a log "
+                      "that is followed."),
+    ExportOption(name="expire-snapshots", read=_whole(1), kind="DAYS",
+                 help="With --to: forget older versions of the table, and delete files that only they need, "
+                      "afterwards, or each day."),
+    ExportOption(name="max-lag", read=_seconds(0), kind="SECONDS",
+                 help="/readyz is 503 while the oldest entry that is not exported is older; not given: 600, "
+                      "and ten times --max-delay if that is more; 0: however old."),
+    ExportOption(name="admin", read=str, kind="ENDPOINT",
+                 help="HTTP pages of an export that follows: a port, or an endpoint such as "
+                      "tcp:8080:interface=127.0.0.1."),
+    ExportOption(name="admin-hosts", read=str, kind="NAMES",
+                 help="Further host names by which the pages may be called: a;b, or * for any."),
+    ExportOption(name="insecure", read=bool, is_flag=True,
+                 help="The pages may listen beyond the loopback interface; they have no TLS and no token."),
     ExportOption(name="engine", read=_one_of("arrow", "spark"), default="arrow", once=True,
                  help="arrow: in this process; spark: as jobs of a Spark session."),
     ExportOption(name="master", read=str, kind="URL", once=True,
@@ -194,6 +219,11 @@ class ExportProgress:
 
     @ivar begin, next, end: offsets: the first of this run, the next to read, and the end when last looked at.
     @ivar rows, log_bytes: written in this run, visible or not; bytes of the log.
+    @ivar visible: offsets before it are exported; None: nothing was begun.
+    @ivar lag_bytes: of the log, from there to C{end}; None: not known.
+    @ivar oldest_ms: time of the first entry that was read and is not visible, by the log, since 1970; None:
+        there is none, or no time of it.
+    @ivar are_bytes: offsets are bytes, not entries.
     """
 
     begin: int
@@ -201,6 +231,44 @@ class ExportProgress:
     end: int
     rows: int
     log_bytes: int
+    visible: int | None = None
+    lag_bytes: int | None = None
+    oldest_ms: int | None = None
+    are_bytes: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class ExportStatus:
+    """
+    How far an export that follows a log is.
+
+    @ivar next, end: offset after what is exported, None: nothing was begun; and the committed end of the log.
+    @ivar lag_entries, lag_bytes: between the two; None: not known.
+    @ivar lag_s: age of the oldest committed entry that is not exported.
+    @ivar commits, rows: of this run.
+    @ivar last_commit_s, last_offset, version: of the last commit of this run: seconds since 1970, the last
+        offset in it, and the table's version or snapshot; None, and empty without a table.
+    @ivar errors, error: in this run, and the last one.
+    @ivar failing_s: nothing could be exported for so long.
+    @ivar silent_s: since the export last looked at the log; -1: it has not yet.
+    @ivar problems: why the export is not in order; empty: it is.
+    """
+
+    next: int | None = None
+    end: int = 0
+    lag_entries: int | None = None
+    lag_bytes: int | None = None
+    lag_s: float = 0.0
+    commits: int = 0
+    rows: int = 0
+    last_commit_s: float | None = None
+    last_offset: int | None = None
+    version: str = ""
+    errors: int = 0
+    error: str = ""
+    failing_s: float = 0.0
+    silent_s: float = -1.0
+    problems: tuple[str, ...] = ()
 
 
 @attrs.frozen(kw_only=True)
@@ -242,6 +310,12 @@ class ExportReport:
         )
 
 
+def pages_refused(endpoint: str) -> str:
+    """The sentence about pages that others than this machine could ask for."""
+    return (f"--admin {endpoint!r}: other machines can reach it, and the pages of an export have neither TLS "
+            "nor a token; give a loopback address such as tcp:8080:interface=127.0.0.1, or say --insecure")
+
+
 class RunningExport(Protocol):
     """
     An open export, as its callers see it: L{dledger.spark.export.engine.ExportRun}, whose packages may be
@@ -250,12 +324,14 @@ class RunningExport(Protocol):
     @ivar on_progress: called after every batch.
     @ivar on_part: called with the first and the last index, and the rows, of every part that is visible now.
     @ivar on_trouble: called with the error, and the milliseconds until the next attempt.
+    @ivar on_maintained: called with a sentence about a table that was maintained.
     @ivar should_stop: asked before every batch.
     """
 
     on_progress: Callable[[ExportProgress], None]
     on_part: Callable[[int, int, int], None]
     on_trouble: Callable[[Exception, int], None]
+    on_maintained: Callable[[str], None]
     should_stop: Callable[[], bool]
 
     def turn(self, now_ms: int) -> int | None:
@@ -267,12 +343,31 @@ class RunningExport(Protocol):
     def report(self, seconds: float) -> ExportReport:
         """@param seconds: since the run began."""
 
+    def status(self, now_ms: int) -> ExportStatus:
+        """May be called in any thread. @param now_ms: as for L{turn}."""
+
     def close(self) -> None:
         """Release the directory; the visible files remain."""
 
 
 class PlannedExport(Protocol):
-    """An export that can be opened: L{dledger.spark.export.engine.ExportPlan}."""
+    """
+    An export that can be opened: L{dledger.spark.export.engine.ExportPlan}.
+
+    @ivar admin, admin_hosts, insecure: where its pages are, empty: nowhere; and who may ask for them.
+    """
+
+    @property
+    def admin(self) -> str:
+        """See the class."""
+
+    @property
+    def admin_hosts(self) -> str:
+        """See the class."""
+
+    @property
+    def insecure(self) -> bool:
+        """See the class."""
 
     def open(self) -> RunningExport:
         """Lock the directory, and read the begin of the log."""

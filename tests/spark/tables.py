@@ -11,14 +11,16 @@ from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from click.testing import CliRunner
 from deltalake import DeltaTable
+from deltalake.table import TableAlterer
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.cli.main import cli
-from dledger.spark.export.exporter import ExportSettings, ExportSource
+from dledger.spark.export.exporter import Exporter, ExportSettings, ExportSource
 from dledger.spark.export.files import ExportError
 from dledger.spark.export.table_target import RANGE, STATE
 from dledger.spark.export.tables import TableExporter, open_export
@@ -82,7 +84,9 @@ class TableCase(SynchronousTestCase):
         """Open an export of the ledger."""
         settings = settings or ExportSettings(to=kind)
         given = {"path": self.ledger.path, **{name: str(value) for name, value in options.items()}}
-        source = ExportSource.of(given, settings.columns, settings.partition_by)
+        source = ExportSource.of(
+            given, settings.columns, settings.partition_by, needed=settings.needed
+        )
         exporter = open_export(out, source, settings)
         assert isinstance(exporter, TableExporter)
         return exporter
@@ -100,6 +104,61 @@ class TableCase(SynchronousTestCase):
     def refusal(self, kind: str, out: Path, settings: ExportSettings | None = None, **options: object) -> str:
         """Exporting fails so, and the table is as before."""
         return str(self.assertRaises(ExportError, self.export, kind, out, settings, **options))
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+class KillCase(TableCase):
+    """
+    A run that ends at one of its steps: before or after a commit, between two writes, syncs and renames.
+
+    @ivar left: steps until then; 0: it does not.
+    @ivar die_at: a step at which it ends.
+    @ivar killed_at: names of steps.
+    """
+
+    def setUp(self) -> None:
+        """Steps of both kinds of tables."""
+        super().setUp()
+        self.left, self.die_at, self.killed_at = 0, "", set[str]()
+        self.at_steps(os, "fsync")
+        self.at_steps(os, "rename", after=True)
+        self.at_steps(pq.ParquetWriter, "write_table")
+        self.at_steps(DeltaTable, "create", after=True)
+        self.at_steps(DeltaTable, "create_write_transaction", after=True)
+        self.at_steps(TableAlterer, "add_columns", after=True)
+        self.at_steps(SqlCatalog, "create_namespace", after=True)
+        self.at_steps(SqlCatalog, "commit_table", after=True)
+
+    def at_steps(self, owner: object, name: str, *, after: bool = False) -> None:
+        """Count a step before each call, and one after it."""
+        real = getattr(owner, name)
+
+        def step(*words: object, **more: object) -> object:
+            self.step(f"before {name}")
+            made = real(*words, **more)
+            if after:
+                self.step(f"after {name}")
+            return made
+
+        self.patch(owner, name, step)
+
+    def step(self, name: str) -> None:
+        """Die here, if it is time."""
+        self.left -= 1
+        if self.left == 0 or name == self.die_at:
+            self.killed_at.add(name)
+            raise Killed
+
+    def killed(self, exporter: Exporter | None) -> None:
+        """What the end of a process ends: its locks."""
+        targets = [exporter.directory] if exporter is not None else []
+        for target in targets:
+            targets.extend(getattr(target, "opened", {}).values())
+            found = getattr(target, "_directory", target)
+            os.close(getattr(found, "place", found)._lock)
 
 
 class CliCase(SynchronousTestCase):

@@ -8,12 +8,14 @@ import os
 import shutil
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.spark.export import exporter as exporter_module
 from dledger.spark.export import writers as export_writers
 from dledger.spark.export.exporter import Exporter, ExportSettings, ExportSource
 from dledger.spark.export.files import ExportError
@@ -226,6 +228,29 @@ class FollowTests(ExportCase):
             self.assertEqual(ranges(self.out), [(0, 1)])
             exporter.step(9000, is_last=False)
         self.assertEqual(ranges(self.out), [(0, 1)])
+
+    def test_no_proof_now(self) -> None:
+        """A part that ends while the log cannot be read stays open: its rows come with the next step."""
+        self.ledger.fill(60)
+        self.ledger.commit()
+        proof_of, calls = exporter_module._proof_of, [0]
+
+        def at_times(*words: Any) -> Any:
+            calls[0] += 1
+            if calls[0] % 3 == 1:
+                raise ReadError("the members do not answer")
+            return proof_of(*words)
+
+        self.patch(exporter_module, "_proof_of", at_times)
+        with self.exporter() as exporter:
+            failed = 0
+            while exporter.directory.next_index != 60:
+                try:
+                    exporter.step(0, is_last=True)
+                except ReadError:
+                    failed += 1
+        self.assertGreater(failed, 2)
+        self.assertEqual(parquet_rows(self.out), plain_rows(self.ledger.path))
 
     def test_finished_by_hand(self) -> None:
         """Rows that were read become visible at the end, also of half a step; the rest comes later."""

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import urllib.request
 from pathlib import Path
 
 import pyarrow.dataset as ds
@@ -18,6 +19,7 @@ from click.testing import CliRunner
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.cli.console.command import EXIT_FAILED, EXIT_USAGE
+from dledger.cli.data import export as export_module
 from dledger.cli.main import cli
 from dledger.spark.export.engine import source_options
 from dledger.spark.export.follow import Follower
@@ -148,6 +150,27 @@ class CommandTests(ExportCase):
         self.assertEqual((document["rows"], document["total_rows"], document["next"]), (0, 100, 100))
         status, said = self.run_command(self.ledger.path, str(self.out))
         self.assertIn("nothing new", said)
+
+    def test_pages(self) -> None:
+        """With --admin they say how far the export is, as long as it follows."""
+        said: list[str] = []
+        found: list[dict[str, object]] = []
+        self.patch(export_module, "say", said.append)
+        turn = Follower.turn
+
+        def turn_and_ask(follower: Follower, now_ms: int) -> int:
+            wait_ms = turn(follower, now_ms)
+            place = said[0].removeprefix("dledger: pages at ")
+            with urllib.request.urlopen(f"{place}status", timeout=30) as answer:
+                found.append(json.load(answer))
+            os.kill(os.getpid(), signal.SIGTERM)
+            return wait_ms
+
+        self.patch(Follower, "turn", turn_and_ask)
+        status, _ = self.run_command(self.ledger.path, str(self.out), "--follow", "--admin", "tcp:0")
+        self.assertEqual((status, len(said)), (0, 1))
+        end = self.ledger.store.ledger_end_index + 1
+        self.assertEqual((found[0]["end"], found[0]["problems"]), (end, []))
 
     def test_follow_ends_in_order(self) -> None:
         """Ctrl-C, or SIGTERM: what was read is visible, and the summary counts it."""

@@ -28,6 +28,8 @@ class OptionTests(SynchronousTestCase):
                 self.assertNotIn(option.name, reported)
             elif option.kind == "NAME=VALUE":
                 self.assertTrue(hasattr(Options, f"opt_{option.key}"), option.name)
+            elif option.is_flag:
+                self.assertIn([option.name, None, option.help], Options.optFlags)
             else:
                 self.assertEqual(reported[option.name], (option.default, option.help))
 
@@ -47,6 +49,8 @@ class OptionTests(SynchronousTestCase):
             ("interval", "nan", "--interval: nan must be at least 0.001"),
             ("option", "x", "--option: 'x': write name=value"),
             ("store_option", "x", "--store-option: 'x': write name=value"),
+            ("field", "x", "--field: 'x': write name=TYPE"),
+            ("table_per", "tag", "--table-per: 'tag' is not one of topic"),
         ):
             self.assertIn(part, str(self.assertRaises(ValueError, read_options, {key: [text]})))
 
@@ -93,7 +97,10 @@ class RunTests(ExportCase):
             ({"conf": ["a=b"]}, False, "need --engine spark"),
             ({"engine": ["spark"], "to": ["delta"]}, False, "--to needs --engine arrow"),
             ({"compact": ["yes"]}, False, "need --to"),
-            ({"compact": ["yes"], "to": ["delta"]}, True, "come at the end"),
+            ({"engine": ["spark"], "decode": ["json"]}, False, "--decode needs --engine arrow"),
+            ({"engine": ["spark"], "table_per": ["topic"]}, False, "--table-per needs --engine arrow"),
+            ({"admin": ["8080"]}, False, "--admin needs --follow"),
+            ({"max_lag": ["5"]}, False, "--max-lag needs --follow"),
         ):
             error = self.assertRaises(
                 OptionError, ExportPlan.of, self.ledger.path, self.out, given, follows=follows

@@ -6,7 +6,7 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.spark.export.files import ExportError
-from dledger.spark.export.follow import RETRY_MS_MAX, Follower
+from dledger.spark.export.follow import EXPIRE_EVERY, MAINTAIN_MS, RETRY_MS_MAX, Follower
 from dledger.spark.formats.log import DamageError, DataLossError, ReadError
 
 
@@ -17,6 +17,15 @@ class FakeExporter:
         self.errors: list[Exception] = []
         self.steps: list[tuple[int, bool]] = []
         self.finished = 0
+        self.of_tables: list[str] = []
+
+    def tables(self) -> list[str]:
+        """Those that can be maintained."""
+        return list(self.of_tables)
+
+    def should_stop(self) -> bool:
+        """Never."""
+        return False
 
     def step(self, now_ms: int, *, is_last: bool) -> None:
         """Fail with the next error, if there is one."""
@@ -84,3 +93,32 @@ class FollowerTests(SynchronousTestCase):
             self.exporter.errors = [error]
             self.assertIs(self.assertRaises(type(error), self.follower.turn, 0), error)
         self.assertEqual(self.troubles, [])
+
+    def test_maintenance(self) -> None:
+        """Each hour, one table a turn; old versions are forgotten at the first time and each day after it."""
+        done: list[tuple[int, object, bool]] = []
+        now_ms = 0
+
+        def maintain(table: object, expires: bool) -> str:
+            done.append((now_ms, table, expires))
+            if table == "bad":
+                raise ExportError("locked")
+            return f"did {table}" if expires else ""
+
+        self.exporter.of_tables = ["a", "bad"]
+        follower = Follower(self.exporter, interval_ms=1000, maintain=maintain)  # type: ignore[arg-type]
+        said: list[str] = []
+        follower.on_maintained = said.append
+        follower.on_trouble = lambda error, wait_ms: said.append(f"{error} {wait_ms}")
+        waits = []
+        for now_ms in (5, 5 + MAINTAIN_MS - 1, 5 + MAINTAIN_MS, 5 + MAINTAIN_MS + 1, 5 + MAINTAIN_MS + 2):
+            waits.append(follower.turn(now_ms))
+        self.assertEqual(waits, [1000, 1000, 1, 1000, 1000])
+        self.assertEqual(done, [(5 + MAINTAIN_MS, "bad", True), (6 + MAINTAIN_MS, "a", True)])
+        self.assertEqual(said, [f"locked {MAINTAIN_MS}", "did a"])
+        self.exporter.of_tables = ["a"]
+        for number in range(2, 2 + EXPIRE_EVERY):
+            now_ms = 5 + number * MAINTAIN_MS
+            follower.turn(now_ms)
+        self.assertEqual([expires for _, _, expires in done[2:]], [False] * (EXPIRE_EVERY - 1) + [True])
+        self.assertEqual(len(said), 3)

@@ -66,10 +66,28 @@ class OptionsTests(ExportCase):
             ((*source, "--out", "o", "--option", "verifyCrcs=true"), "did you mean verifyCrc"),
             ((*source, "--out", "o", "--option", "verifyCrc"), "write name=value"),
             ((*source, "--out", "o", "more"), "is not an option"),
+            ((*source, "--out", "o", "--compact"), "need --to"),
+            ((*source, "--out", "o", "--admin", "port"), "no endpoint, such as"),
+            ((*source, "--out", "o", "--admin", "tcp:8080:interface=0.0.0.0"), "or say --insecure"),
+            ((*source, "--out", "o", "--admin", "haproxy:tcp:80", "--insecure"), "PROXY protocol"),
         ):
             message = str(self.assertRaises(UsageError, self.parse, *arguments))
             self.assertIn(part, message)
             self.assertNotIn("\n", message)
+
+    def test_tables(self) -> None:
+        """Flags, and what belongs to tables and pages."""
+        options = self.parse(
+            "--source", self.ledger.path, "--out", "out", "--to", "delta", "--compact", "--expire-snapshots",
+            "7", "--decode", "json", "--field", "a=double,b=STRING", "--admin", "tcp:0:interface=0.0.0.0",
+            "--insecure", "--max-lag", "5",
+        )
+        plan = options.plan
+        self.assertEqual((plan.compacts, plan.expire_days, plan.max_lag_ms), (True, 7, 5000))
+        self.assertEqual(plan.settings.fields, (("a", "DOUBLE"), ("b", "STRING")))
+        self.assertEqual((plan.admin, plan.insecure), ("tcp:0:interface=0.0.0.0", True))
+        plain = self.parse("--source", self.ledger.path, "--out", "out").plan
+        self.assertEqual((plain.compacts, plain.insecure, plain.admin), (False, False, ""))
 
     def test_plugin(self) -> None:
         """twistd knows it by its name."""
@@ -162,7 +180,7 @@ class ServiceTests(SynchronousTestCase):
     def open(self) -> ExportRun:
         """A run of the exporter."""
         self.opened += 1
-        plan = SimpleNamespace(interval_ms=500, out="out")
+        plan = SimpleNamespace(interval_ms=500, out="out", max_lag_ms=0, compacts=False, expire_days=None)
         return ExportRun(cast("ExportPlan", plan), cast("Exporter", self.exporter))
 
     def fail_process(self) -> None:
@@ -270,6 +288,26 @@ class MakeTests(ExportCase):
                 pool.run()
         self.assertIn("another export", events[0]["error"])
         self.assertEqual(recorded, ["failed", "stopped"])
+        self.assertIn("another export", service.failure)
+
+    def test_pages(self) -> None:
+        """With --admin they listen on the loopback interface, and end with the service."""
+        options = Options()
+        options.parseOptions(["--source", self.ledger.path, "--out", str(self.out), "--admin", "8080"])
+        reactor = MemoryReactorClock()
+        reactor.callFromThread = lambda function, *arguments: function(*arguments)
+        service = make_service(options, reactor, lambda: None)
+        pool = FakePool()
+        service._pool = pool  # type: ignore[assignment]
+        service.startService()
+        port, _, _, interface = reactor.tcpServers[0]
+        self.assertEqual((port, interface), (8080, "127.0.0.1"))
+        self.assertEqual(service.status().problems, ("the export is not open yet",))
+        pool.run()
+        self.assertEqual((service.status().problems, service.failure), ((), ""))
+        stopped = service.stopService()
+        pool.run()
+        self.successResultOf(stopped)
 
 
 class ProcessTests(ExportCase):

@@ -9,61 +9,20 @@ import signal
 import time
 from pathlib import Path
 
-import pyarrow.parquet as pq
-from deltalake import DeltaTable
-from pyiceberg.catalog.sql import SqlCatalog
-
-from dledger.spark.export import delta_table
 from tests.spark.ledgers import plain_rows
-from tests.spark.tables import KINDS, CliCase, TableCase, commits, read_table, rows
+from tests.spark.tables import KINDS, CliCase, KillCase, Killed, commits, read_table, rows
 from tests.spark.test_export_cli import Export
 
 _HEADING = "### Tables"
 
 
-class Killed(BaseException):
-    """The process is gone."""
-
-
-class KillTests(TableCase):
-    """
-    A run ends at any of its steps: before or after a commit, between two writes, syncs and renames.
-
-    DLEDGER_TABLE_KILLS sets how often for each kind, DLEDGER_TABLE_SEED where.
-    """
-
-    def at_steps(self, owner: object, name: str, *, after: bool = False) -> None:
-        """Count a step before each call, and one after it."""
-        real = getattr(owner, name)
-
-        def step(*words: object, **more: object) -> object:
-            self.step(f"before {name}")
-            made = real(*words, **more)
-            if after:
-                self.step(f"after {name}")
-            return made
-
-        self.patch(owner, name, step)
-
-    def step(self, name: str) -> None:
-        """Die here, if it is time."""
-        self.left -= 1
-        if self.left == 0:
-            self.killed_at.add(name)
-            raise Killed
+class KillTests(KillCase):
+    """DLEDGER_TABLE_KILLS sets how often for each kind, DLEDGER_TABLE_SEED where."""
 
     def test_kills(self) -> None:
         """Every row is there once, and the ranges of all commits join."""
         kills = int(os.environ.get("DLEDGER_TABLE_KILLS", "50"))
         chance = random.Random(int(os.environ.get("DLEDGER_TABLE_SEED", "1")))
-        self.left, self.killed_at = 0, set[str]()
-        self.at_steps(os, "fsync")
-        self.at_steps(os, "rename", after=True)
-        self.at_steps(pq.ParquetWriter, "write_table")
-        self.at_steps(delta_table.DeltaTable, "create", after=True)
-        self.at_steps(DeltaTable, "create_write_transaction", after=True)
-        self.at_steps(SqlCatalog, "create_namespace", after=True)
-        self.at_steps(SqlCatalog, "commit_table", after=True)
         self.fill(2)
         for kind in KINDS:
             out, count = self.out(kind), 0
@@ -78,8 +37,7 @@ class KillTests(TableCase):
                     exporter.step(0, is_last=True)
                 except Killed:
                     count += 1
-                    if exporter is not None:
-                        os.close(exporter.table.place._lock)
+                    self.killed(exporter)
                 else:
                     exporter.close()
                     self.left = 0
@@ -96,15 +54,12 @@ class KillTests(TableCase):
 
     def test_kills_of_maintenance(self) -> None:
         """Compaction and expiry, killed at each of their steps in turn: the rows are the same."""
-        self.left, self.killed_at = 0, set[str]()
         out = self.out("iceberg")
         self.fill(40)
         self.export("iceberg", out)
         expected = plain_rows(self.ledger.path)
-        self.at_steps(os, "fsync")
         self.at_steps(os, "unlink")
-        self.at_steps(pq.ParquetWriter, "write_table")
-        self.at_steps(SqlCatalog, "commit_table", after=True)
+        self.killed_at.clear()
         is_done, number = False, 0
         while not is_done:
             number += 1
@@ -114,7 +69,7 @@ class KillTests(TableCase):
                 exporter.table.maintain(compacts=True, expire_days=0, now_s=time.time() + 60)
                 is_done = True
             except Killed:
-                os.close(exporter.table.place._lock)
+                self.killed(exporter)
             else:
                 self.left = 0
                 exporter.close()

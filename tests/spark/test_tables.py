@@ -20,8 +20,10 @@ from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownExcept
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.spark.export import writers
+from dledger.spark.export.engine import ExportPlan
 from dledger.spark.export.exporter import ExportSettings
 from dledger.spark.export.files import ExportError
+from dledger.spark.export.follow import MAINTAIN_MS
 from dledger.spark.export.table_target import STATE, TableState, with_day
 from protocols.wire.ledger.envelopes import envelope_head
 from protocols.wire.rocketmq.message import encode_message, make_message
@@ -454,3 +456,51 @@ class StateTests(SynchronousTestCase):
         self.assertEqual(TableState.of_json(state.to_json(), Path("t")), state)
         self.assertEqual(json.loads(state.to_json())["version"], 1)
         self.assertEqual(STATE, "dledger-export")
+
+
+class FollowTests(TableCase):
+    """Tables that are maintained while they grow."""
+
+    def test_maintained(self) -> None:
+        """Compaction and expiry come between commits, with a part open: each row is there once."""
+        for kind in KINDS:
+            with self.subTest(kind=kind):
+                out = self.out(kind)
+                given = {"to": [kind], "compact": ["yes"], "expire_snapshots": ["1"], "max_delay": ["5"],
+                         "decode": ["json"]}
+                plan = ExportPlan.of(self.ledger.path, out, given, follows=True)
+                said: list[str] = []
+                with plan.open() as run:
+                    run.on_maintained = said.append
+                    now_ms = 0
+                    for number in range(9):
+                        self.ledger.append([b'{"f%d": 1}' % number])
+                        self.ledger.commit()
+                        now_ms += 10_000 if number % 3 else MAINTAIN_MS
+                        run.turn(now_ms)
+                        run.turn(now_ms + 1)
+                    self.assertEqual(run.status(now_ms).errors, 0)
+                    run.end()
+                self.assertEqual(len(said), 2)
+                self.assertRegex(said[0], r"^compacted \d+ files into \d+; deleted \d+ files")
+                self.assertRegex(said[1], r"^compacted \d+ files into 1$")
+                self.assertLess(len(files(kind, out)), 5)
+                expected = plain_rows(self.ledger.path)
+                table = read_table(kind, out)
+                self.assertEqual(rows(table, "index"), [row[:1] for row in expected])
+                self.assertEqual(rows(table, "body"), [row[7:] for row in expected])
+
+    def test_ended(self) -> None:
+        """Delays are commit intervals: no row waits longer for its commit, full parts do not wait."""
+        out = self.out("delta")
+        plan = ExportPlan.of(
+            self.ledger.path, out, {"to": ["delta"], "max_delay": ["5"], "part_bytes": ["300"]}, follows=True
+        )
+        seen = []
+        with plan.open() as run:
+            for now_ms, size in ((0, 10), (4_999, 10), (5_000, 10), (6_000, 400), (7_000, 10), (12_000, 10)):
+                self.ledger.append([b"x" * size])
+                self.ledger.commit()
+                run.turn(now_ms)
+                seen.append(run.status(now_ms).commits)
+        self.assertEqual(seen, [0, 0, 1, 2, 2, 3])

@@ -94,13 +94,17 @@ class CommandTests(CliCase):
             (("--to", "delta", "--format", "jsonl"), EXIT_FAILED, "the files of a table are Parquet"),
             (("--to", "delta", "--engine", "spark"), EXIT_USAGE, "--to needs --engine arrow"),
             (("--compact",), EXIT_USAGE, "need --to"),
-            (("--to", "delta", "--compact", "--follow"), EXIT_USAGE, "come at the end"),
+            (("--admin", "8080"), EXIT_USAGE, "--admin needs --follow"),
+            (("--follow", "--admin", "tcp:80:interface=0.0.0.0"), EXIT_USAGE, "or say --insecure"),
+            (("--follow", "--admin", "tcp:port"), EXIT_FAILED, "--admin 'tcp:port'"),
+            (("--decode", "json", "--format", "jsonl"), EXIT_FAILED, "lines of JSON have none"),
+            (("--table-per", "topic"), EXIT_USAGE, "-o format=rocketmq"),
             (("--to", "delta", "--expire-snapshots", "0"), EXIT_USAGE, "must be at least 1"),
         ):
             found, said = self.run_command(path, "out", *words)
             self.assertEqual(found, status, said)
             self.assertIn(part, said)
-        self.assertFalse(os.path.exists("out"))
+        self.assertFalse(list(Path().rglob("*.parquet")))
         self.run_command(path, "out")
         found, said = self.run_command(path, "out", "--to", "iceberg")
         self.assertEqual(found, EXIT_FAILED)

@@ -20,10 +20,23 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
+from twisted.internet.address import IPv4Address, IPv6Address
+from twisted.internet.error import CannotListenError
+from twisted.internet.interfaces import IListeningPort
 
+from dledger.base.serving.admin_ports import is_beyond_loopback
 from dledger.cli.console.command import EXIT_INTERRUPTED, say, show_result
 from dledger.cli.console.signals import stopped_by
-from dledger.values.exports import EXPORT_OPTIONS, PART_REPORTED, ExportOption, ExportProgress, RunningExport
+from dledger.values.exports import (
+    EXPORT_OPTIONS,
+    PART_REPORTED,
+    ExportOption,
+    ExportProgress,
+    PlannedExport,
+    RunningExport,
+    pages_refused,
+)
+from dledger.values.option_values import listed
 
 _MISSING = (
     "dledger export needs Arrow: pip install 'dledger[export]'; with --engine spark also PySpark: "
@@ -109,8 +122,10 @@ def export(
             group=getattr(target, "group", "default"), tls=getattr(target, "tls", None),
             token_file=getattr(target, "token_file", ""),
         )
+        if plan.admin and is_beyond_loopback(plan.admin) and not plan.insecure:
+            raise click.UsageError(pages_refused(plan.admin))
         begin_s = time.monotonic()
-        with _warnings_said(), plan.open() as run:
+        with _warnings_said(), plan.open() as run, _pages(plan, run):
             shown.drive(run)
             report = run.report(time.monotonic() - begin_s)
     except OptionError as error:
@@ -163,6 +178,7 @@ class _Shown:
             run.on_progress = show
             run.on_part = part
             run.should_stop = stop.is_set
+            run.on_maintained = lambda said: say(f"dledger: {said}")
             run.on_trouble = lambda error, wait_ms: say(
                 f"dledger: {error}; trying again in {wait_ms / 1000:g} s"
             )
@@ -173,6 +189,34 @@ class _Shown:
         if stop.is_set() and not self.follows:
             say("dledger: stopped before the end; the same command continues there")
             raise click.exceptions.Exit(EXIT_INTERRUPTED)
+
+
+def _say_place(port: IListeningPort) -> None:
+    at = port.getHost()
+    place = f"http://{at.host}:{at.port}/" if isinstance(at, IPv4Address | IPv6Address) else at
+    say(f"dledger: pages at {place}")
+
+
+@contextlib.contextmanager
+def _pages(plan: PlannedExport, run: RunningExport) -> Iterator[None]:
+    """The pages of a run, if they are wanted."""
+    if not plan.admin:
+        yield
+        return
+    try:
+        from dledger.admin.exports import serving
+    except ImportError as error:
+        raise click.ClickException(f"--admin: {error}") from None
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(serving(
+                lambda: run.status(round(time.monotonic() * 1000)), plan.admin,
+                hosts=listed(plan.admin_hosts),
+                listening=_say_place,
+            ))
+        except (CannotListenError, ValueError) as error:
+            raise click.ClickException(f"--admin {plan.admin!r}: {error}") from None
+        yield
 
 
 @contextlib.contextmanager

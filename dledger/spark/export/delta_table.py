@@ -217,6 +217,10 @@ class DeltaExport(ExportTable):
                 sync_file(log / name)
         sync_directory(log)
 
+    def version(self) -> str:
+        """See L{ExportTable.version}."""
+        return str(self._table.version())
+
     def compact(self) -> tuple[int, int]:
         """See L{ExportTable.compact}; the package syncs nothing, so that is done after its commit."""
         before = self._files()

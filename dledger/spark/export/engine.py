@@ -22,14 +22,23 @@ from typing import TYPE_CHECKING, Self, cast
 import attrs
 
 from dledger.spark.export.exporter import ARROW, ICEBERG, Exporter, ExportSettings, ExportSource
-from dledger.spark.export.files import ExportError
+from dledger.spark.export.files import ExportError, ExportPart
 from dledger.spark.export.follow import Follower
-from dledger.spark.export.tables import TableExporter, open_export
+from dledger.spark.export.table_target import ExportTable
+from dledger.spark.export.tables import open_export
+from dledger.spark.export.topics import TopicsExporter
+from dledger.spark.export.watch import ExportWatch
 from dledger.spark.formats.log import ReadError
 from dledger.spark.formats.option_texts import OptionError
 from dledger.spark.formats.options import options_of_tls
 from dledger.values.addresses import is_url, parse_members
-from dledger.values.exports import ExportProgress, ExportReport, RunningExport, read_options
+from dledger.values.exports import (
+    ExportProgress,
+    ExportReport,
+    ExportStatus,
+    RunningExport,
+    read_options,
+)
 from dledger.values.tls_files import TlsFiles
 
 if TYPE_CHECKING:
@@ -83,6 +92,10 @@ class ExportPlan:
     conf: Mapping[str, str] = attrs.Factory(dict)
     compacts: bool = False
     expire_days: int | None = None
+    max_lag_ms: int = 0
+    admin: str = ""
+    admin_hosts: str = ""
+    insecure: bool = False
 
     @classmethod
     def of(
@@ -102,6 +115,7 @@ class ExportPlan:
         _check_together(values, os.fspath(out), follows=follows)
         columns = sum(cast("tuple[tuple[str, ...], ...]", values["columns"]), ())
         partition_by = sum(cast("tuple[tuple[str, ...], ...]", values["partition_by"]), ())
+        fields = sum(cast("tuple[tuple[tuple[str, str], ...], ...]", values["field"]), ())
         settings = ExportSettings(
             to=cast("str | None", values["to"]) or "", format=cast("str", values["format"]), columns=columns,
             partition_by=partition_by, compression=cast("str", values["compression"]),
@@ -111,6 +125,8 @@ class ExportPlan:
             catalog=cast("str | None", values["catalog"]) or "",
             table=cast("str | None", values["table"]) or "",
             catalog_options=dict(cast("tuple[tuple[str, str], ...]", values["catalog_option"])),
+            decode=cast("str | None", values["decode"]) or "", fields=fields,
+            table_per=cast("str | None", values["table_per"]) or "",
         )
         options = {
             **source_options(source, group, tls, token_file),
@@ -121,11 +137,16 @@ class ExportPlan:
         engine = cast("str", values["engine"])
         return cls(
             out=os.fspath(out), settings=settings, engine=engine,
-            source=ExportSource.of(options, columns, partition_by, engine=engine, follows=follows),
+            source=ExportSource.of(
+                options, columns, partition_by, engine=engine, follows=follows, needed=settings.needed
+            ),
             interval_ms=max(1, round(cast("float", values["interval"]) * 1000)) if follows else 0,
             master=cast("str | None", values["master"]),
             conf=dict(cast("tuple[tuple[str, str], ...]", values["conf"])),
             compacts=bool(values["compact"]), expire_days=cast("int | None", values["expire_snapshots"]),
+            max_lag_ms=_max_lag_ms(cast("float | None", values["max_lag"]), settings.max_delay_ms),
+            admin=cast("str | None", values["admin"]) or "",
+            admin_hosts=cast("str | None", values["admin_hosts"]) or "", insecure=bool(values["insecure"]),
         )
 
     def open(self) -> ExportRun:
@@ -133,6 +154,8 @@ class ExportPlan:
         @raise ExportError, ReadError: see L{open_export}.
         @raise ImportError: PySpark is missing.
         """
+        if self.settings.table_per:
+            return ExportRun(self, TopicsExporter.open(self.out, self.source, self.settings))
         if self.engine == ARROW:
             return ExportRun(self, open_export(self.out, self.source, self.settings))
         from dledger.spark.export.spark_exporter import SparkExporter
@@ -145,6 +168,13 @@ class ExportPlan:
         return session("dledger export", master=self.master or "local[*]", config=dict(self.conf))
 
 
+def _max_lag_ms(seconds: float | None, max_delay_ms: int) -> int:
+    if seconds is not None:
+        return round(seconds * 1000)
+    # A part without a time at which it ends may stay open for ever.
+    return max(600_000, 10 * max_delay_ms) if max_delay_ms else 0
+
+
 def _check_together(values: Mapping[str, object], out: str, *, follows: bool) -> None:
     """@raise OptionError: options that do not go together."""
     is_spark = values["engine"] != ARROW
@@ -155,22 +185,24 @@ def _check_together(values: Mapping[str, object], out: str, *, follows: bool) ->
         raise OptionError(f"--store-option is for a store, and {out} is a directory")
     if is_spark and follows:
         raise OptionError("--follow needs --engine arrow; a Spark stream can follow a log, too")
-    if is_spark and values["to"]:
-        raise OptionError("--to needs --engine arrow")
-    if values["catalog"] and values["to"] != ICEBERG:
-        raise OptionError("--catalog needs --to iceberg")
+    for name in ("to", "decode", "table-per"):
+        if is_spark and values[name.replace("-", "_")]:
+            raise OptionError(f"--{name} needs --engine arrow")
+    if values["catalog"] and (values["to"] != ICEBERG or values["table_per"]):
+        raise OptionError("--catalog needs --to iceberg, without --table-per")
     if not values["catalog"] and (values["table"] or values["catalog_option"]):
         raise OptionError("--table and --catalog-option need --catalog")
     if values["to"] == ICEBERG and is_url(out) and not values["catalog"]:
         raise OptionError(f"an Iceberg table at a URL needs --catalog, of which {out} cannot hold the file")
     if not is_spark and (values["master"] or values["conf"]):
         raise OptionError("--master and --conf need --engine spark")
+    for name in ("admin", "max-lag"):
+        if values[name.replace("-", "_")] is not None and not follows:
+            raise OptionError(f"--{name} needs --follow: an export that ends has no pages")
     if not values["compact"] and values["expire_snapshots"] is None:
         return
     if not values["to"]:
         raise OptionError("--compact and --expire-snapshots need --to: files are never changed")
-    if follows:
-        raise OptionError("--compact and --expire-snapshots come at the end, which --follow has not")
 
 
 class ExportRun(RunningExport):
@@ -180,23 +212,52 @@ class ExportRun(RunningExport):
         self.on_progress: Callable[[ExportProgress], None] = lambda progress: None
         self.on_part: Callable[[int, int, int], None] = lambda first, last, rows: None
         self.on_trouble: Callable[[Exception, int], None] = lambda error, wait_ms: None
+        self.on_maintained: Callable[[str], None] = lambda said: None
         self.should_stop: Callable[[], bool] = lambda: False
-        exporter.on_progress = lambda progress: self.on_progress(progress)
-        exporter.on_part = lambda part: self.on_part(part.first, part.last, part.rows)
+        exporter.on_progress = self._progressed
+        exporter.on_part = self._part
         exporter.should_stop = lambda: self.should_stop()
         self._exporter = exporter
         self._plan = plan
         self._maintained = ""
         self._follower: Follower | None = None
+        self._watch = ExportWatch(max_lag_ms=plan.max_lag_ms)
+        self._now_ms = 0
         if plan.interval_ms:
-            self._follower = Follower(exporter, interval_ms=plan.interval_ms)
-            self._follower.on_trouble = lambda error, wait_ms: self.on_trouble(error, wait_ms)
+            maintains = plan.compacts or plan.expire_days is not None
+            self._follower = Follower(
+                exporter, interval_ms=plan.interval_ms, maintain=self._maintain if maintains else None
+            )
+            self._follower.on_trouble = self._trouble
+            self._follower.on_maintained = lambda said: self.on_maintained(said)
+
+    def _progressed(self, progress: ExportProgress) -> None:
+        self._watch.read(progress, self._now_ms)
+        self.on_progress(progress)
+
+    def _part(self, part: ExportPart) -> None:
+        tables = self._exporter.tables()
+        version = tables[0].version() if len(tables) == 1 else ""
+        self._watch.committed(part.last, part.rows, version, time.time())
+        self.on_part(part.first, part.last, part.rows)
+
+    def _trouble(self, error: Exception, wait_ms: int) -> None:
+        self._watch.failed(error, self._now_ms, stops=isinstance(error, ReadError))
+        self.on_trouble(error, wait_ms)
+
+    def _maintain(self, table: ExportTable, expires: bool) -> str:
+        plan = self._plan
+        days = plan.expire_days if expires else None
+        if not plan.compacts and days is None:
+            return ""
+        return table.maintain(compacts=plan.compacts, expire_days=days, now_s=time.time())
 
     def turn(self, now_ms: int) -> int | None:
         """
         @param now_ms: monotonic.
         @raise ReadError, ExportError, OSError: as L{Exporter.step} and L{Follower.turn}.
         """
+        self._now_ms = now_ms
         try:
             if self._follower is not None:
                 return self._follower.turn(now_ms)
@@ -205,10 +266,7 @@ class ExportRun(RunningExport):
             raise self._explained(error) from error
         plan = self._plan
         if (plan.compacts or plan.expire_days is not None) and not self.should_stop():
-            assert isinstance(self._exporter, TableExporter), "files alone were refused before"
-            self._maintained = self._exporter.table.maintain(
-                compacts=plan.compacts, expire_days=plan.expire_days, now_s=time.time()
-            )
+            self._maintained = "\n".join([self._maintain(table, True) for table in self._exporter.tables()])
         return None
 
     def _explained(self, error: OSError) -> Exception:
@@ -231,6 +289,9 @@ class ExportRun(RunningExport):
             seconds=round(seconds, 3), begin=progress.begin, next=directory.next_index,
             end=progress.end, total_rows=directory.rows, maintained=self._maintained,
         )
+
+    def status(self, now_ms: int) -> ExportStatus:
+        return self._watch.status(now_ms, time.time())
 
     def close(self) -> None:
         self._exporter.close()

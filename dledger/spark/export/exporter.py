@@ -19,6 +19,7 @@ Knows nothing of clocks, signals and terminals.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -30,14 +31,18 @@ from typing import Protocol, Self
 import attrs
 import pyarrow as pa
 
+from dledger.spark.export.decode import BODY, DECODED, DecodedPart, begin_fields
 from dledger.spark.export.files import ExportDirectory, ExportError, ExportPart, part_name
 from dledger.spark.export.runs import Run, runs_of
 from dledger.spark.export.store_files import StoreExport, store_place
+from dledger.spark.export.table_target import TIME_COLUMNS, ExportTable
 from dledger.spark.export.writers import COMPRESSIONS, FORMATS, PARQUET, OpenPart, PartWriter
-from dledger.spark.formats.log import Extent, ScannedLog, await_end
+from dledger.spark.formats.log import Extent, ReadError, ScannedLog, await_end
 from dledger.spark.formats.option_texts import OptionError
 from dledger.spark.formats.options import ROCKETMQ, ScanOptions
 from dledger.spark.formats.proof import Proof, difference, of_group, of_record
+from dledger.spark.ledger.columns import TIME_COLUMN
+from dledger.spark.rocketmq.commit_log import SparkCommitLog
 from dledger.spark.scans.scan import Scan, columns_of, decoder_of
 from dledger.values.addresses import is_url
 from dledger.values.exports import ExportProgress
@@ -46,6 +51,8 @@ from dledger.values.exports import ExportProgress
 ARROW = "arrow"
 #: Kinds of tables; see L{dledger.spark.export.tables}.
 DELTA, ICEBERG = TABLES = ("delta", "iceberg")
+#: The columns by which a row is given to the table of its topic: its offset is in one of the latter two.
+TOPIC_COLUMNS = ("topic", "index", "physicalOffset")
 #: Bytes of the log in one part: the same as one task of Spark's reads.
 PART_BYTES = 128 * 1024 * 1024
 
@@ -62,6 +69,9 @@ class ExportSettings:
     @ivar store_options: of the store, as fsspec's, if the target is a URL.
     @ivar catalog, table, catalog_options: of an Iceberg table in a catalog that others use, too; see
         L{dledger.spark.export.iceberg_catalog}.
+    @ivar decode: C{json}: the fields of the bodies are columns; empty: they are not.
+    @ivar fields: names and types of fields that are columns from the start.
+    @ivar table_per: C{topic}: a table, or directory of files, for each topic; empty: one for all rows.
     """
 
     to: str = ""
@@ -75,6 +85,14 @@ class ExportSettings:
     catalog: str = attrs.field(default="", repr=False)
     table: str = ""
     catalog_options: Mapping[str, str] = attrs.field(factory=dict, repr=False)
+    decode: str = ""
+    fields: tuple[tuple[str, str], ...] = ()
+    table_per: str = ""
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """Columns that are read, whether they are in the files or not."""
+        return (*((BODY,) if self.decode else ()), *(TOPIC_COLUMNS if self.table_per else ()))
 
     def __attrs_post_init__(self) -> None:
         """@raise ExportError: a value makes no sense."""
@@ -86,13 +104,24 @@ class ExportSettings:
             raise ExportError(f"table {self.to!r}: allowed are {', '.join(TABLES)}")
         if self.to and self.format != PARQUET:
             raise ExportError(f"format {self.format!r}: the files of a table are Parquet")
+        if self.decode and self.decode not in DECODED:
+            raise ExportError(f"decode {self.decode!r}: allowed are {', '.join(DECODED)}")
+        if self.decode and self.format != PARQUET:
+            raise ExportError(
+                "--decode makes columns, and lines of JSON have none: use --format parquet, or --to"
+            )
+        if self.fields and not self.decode:
+            raise ExportError("--field names a column of --decode json, which is not given")
+        if self.table_per not in ("", "topic"):
+            raise ExportError(f"table-per {self.table_per!r}: allowed is topic")
         if self.part_bytes < 1 or self.max_delay_ms < 0:
             raise ExportError("a part has at least one byte, and a delay is not negative")
 
     def kept(self) -> dict[str, object]:
         """The settings that all parts of a directory must have in common."""
         return {
-            "format": self.format, "columns": list(self.columns), "partition_by": list(self.partition_by)
+            "format": self.format, "columns": list(self.columns), "partition_by": list(self.partition_by),
+            "decode": self.decode, "to": self.to, "table_per": self.table_per,
         }
 
 
@@ -130,23 +159,31 @@ class ExportSource:
     """
     A log, and the part of it to export.
 
-    @ivar scan: reads the columns of the files.
+    @ivar scan: reads the columns of the files, and those by which they are made.
     @ivar given: the source's options as the user gave them.
+    @ivar names: columns of the files, in this order.
     """
 
     scan: Scan
     given: Mapping[str, str]
+    names: tuple[str, ...]
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of the rows of the log in the files."""
+        return self.scan.only(self.names).schema
 
     @classmethod
     def of(
         cls, options: Mapping[str, str], columns: Sequence[str] = (), partition_by: Sequence[str] = (), *,
-        engine: str = ARROW, follows: bool = False,
+        engine: str = ARROW, follows: bool = False, needed: Sequence[str] = (),
     ) -> ExportSource:
         """
         @param options: of the source, see docs/spark-reference.md.
         @param columns: empty: all.
         @param engine: L{ARROW}, or C{spark}.
         @param follows: the export has no end.
+        @param needed: columns that are read, whether they are in the files or not.
         @raise OptionError: an option or a column does not exist or makes no sense, also for this export.
         @raise ExportError: C{partition_by} is not possible with these columns.
         """
@@ -155,8 +192,14 @@ class ExportSource:
             # The files outlive the log: damage in them could never be noticed again.
             options = {**options, "verifyCrc": "true"}
         known = {column.name: column.ddl for column in columns_of(Scan.of(options).options)}
+        lacking = [name for name in needed if name not in known]
+        if lacking:
+            raise OptionError(
+                f"--table-per topic needs column {lacking[0]}, which is there with -o format=rocketmq"
+            )
         names = list(columns) or list(known)
-        scan = Scan.of(options, wanted=[(name, known.get(name, "?")) for name in names])
+        read = [*names, *(name for name in needed if name not in names)]
+        scan = Scan.of(options, wanted=[(name, known.get(name, "?")) for name in read])
         for name in partition_by:
             if name not in names:
                 raise ExportError(
@@ -168,7 +211,7 @@ class ExportSource:
             raise ExportError("--partition-by names all columns, so no column is left for the files")
         if len(set(partition_by)) < len(partition_by):
             raise ExportError("--partition-by names a column twice")
-        return cls(scan=scan, given=dict(options))
+        return cls(scan=scan, given=dict(options), names=tuple(names))
 
 
 class ExportTarget(Protocol):
@@ -193,6 +236,9 @@ class ExportTarget(Protocol):
     @property
     def proof(self) -> Proof:
         """Given with the last part."""
+
+    #: As of L{FieldsTarget <dledger.spark.export.decode.FieldsTarget>}.
+    fields: tuple[tuple[str, str], ...]
 
     def begin(self, index: int) -> None:
         """The first part begins at C{index}."""
@@ -235,6 +281,8 @@ class Exporter:
         self._last: Run | None = None
         self._recognised_end = -1
         self._progress = ExportProgress(begin=0, next=0, end=0, rows=0, log_bytes=0)
+        #: Bytes between C{_next} and the end of the log; None: not known.
+        self._unread_bytes: int | None = None
 
     @classmethod
     def open(cls, out: str | os.PathLike[str], source: ExportSource, settings: ExportSettings) -> Self:
@@ -245,11 +293,7 @@ class Exporter:
         """
         check_apart(out, source.scan)
         source.scan.extent()
-        kept = {**settings.kept(), "rows": source.scan.options.format}
-        where = os.fspath(out)
-        if is_url(where):
-            return cls(StoreExport.open(store_place(where, settings.store_options), kept), source, settings)
-        return cls(ExportDirectory.open(where, kept), source, settings)
+        return cls(open_directory(out, source, settings), source, settings)
 
     def __enter__(self) -> Self:
         """This exporter."""
@@ -280,6 +324,7 @@ class Exporter:
         with closing(scan.log()) as log:
             extent, begin = self._begin(log, is_last)
             end = max(begin, scan.ending(extent))
+            self._look_ahead(log, begin, end)
             decoder = decoder_of(scan.options, scan.columns, log)
             for chunk in log.chunks(begin, end, with_data=decoder.needs_data):
                 if self.should_stop():
@@ -290,11 +335,13 @@ class Exporter:
             decoder.finish()
             # Records at the end that were skipped, as an option allows, are done with, too.
             self._next = end
+            self._unread_bytes = 0
             if end > begin:
                 self._proof = _proof_of(log, end, self._last)
             self._notify(end)
             if self._writer is not None and (is_last or self._is_due(now_ms)):
                 self._close_part(log, end)
+                self._notify(end)
 
     def _begin(self, log: ScannedLog, is_last: bool) -> tuple[Extent, int]:
         """The extent of the log, and where this step begins in it; the log is the one exported before."""
@@ -315,6 +362,13 @@ class Exporter:
             self._recognised_end = extent.end
         return extent, self._next
 
+    def _look_ahead(self, log: ScannedLog, begin: int, end: int) -> None:
+        self._unread_bytes = 0 if begin == end else None
+        self._progress = attrs.evolve(self._progress, are_bytes=isinstance(log, SparkCommitLog))
+        with contextlib.suppress(ReadError):
+            if begin < end:
+                self._unread_bytes = max(log.position_of(end) - log.position_of(begin), 0)
+
     def _take(self, log: ScannedLog, run: Run, batch: pa.RecordBatch, now_ms: int) -> None:
         if self._writer is not None and self._end_position != run.position:
             assert self._next is not None
@@ -323,11 +377,15 @@ class Exporter:
             self._writer = self._open_part()
             self._part_bytes = 0
             self._began_ms = now_ms
+        if self._progress.oldest_ms is None and not self._writer.rows:
+            self._progress = attrs.evolve(self._progress, oldest_ms=_first_time_ms(batch))
         self._writer.write(batch)
         self._last = run
         self._next = run.next
         self._end_position = run.position + run.size
         self._part_bytes += run.size
+        if self._unread_bytes is not None:
+            self._unread_bytes = max(self._unread_bytes - run.size, 0)
         self._progress = attrs.evolve(
             self._progress, rows=self._progress.rows + batch.num_rows,
             log_bytes=self._progress.log_bytes + run.size,
@@ -336,14 +394,15 @@ class Exporter:
             self._close_part(log, run.next)
 
     def _open_part(self) -> OpenPart:
-        return PartWriter(
-            self.directory.stage, self._source.scan.schema, partition_by=self._settings.partition_by,
-            style=self._settings.format, compression=self._settings.compression,
-        )
+        return part_of_files(self.directory, self._source, self._settings)
 
     def _notify(self, end: int) -> None:
         assert self._next is not None
-        self._progress = attrs.evolve(self._progress, next=self._next, end=end)
+        open_bytes = self._part_bytes if self._writer is not None else 0
+        self._progress = attrs.evolve(
+            self._progress, next=self._next, end=end, visible=self.directory.next_index,
+            lag_bytes=None if self._unread_bytes is None else self._unread_bytes + open_bytes,
+        )
         self.on_progress(self._progress)
 
     def _is_due(self, now_ms: int) -> bool:
@@ -356,14 +415,20 @@ class Exporter:
         if writer is None:
             return
         assert first is not None
+        # The log may not be readable now: then the part stays open.
+        proof = _proof_of(log, end, self._last)
         self._writer = None
-        files = [
-            (staged, os.path.join(folder, part_name(first, last, self._settings.format)))
-            for staged, folder in writer.close()
-        ]
-        part = ExportPart(first=first, last=last, files=tuple(files), rows=writer.rows)
-        self.directory.commit(part, _proof_of(log, end, self._last))
+        part = self._ended(writer, first, last)
+        self.directory.commit(part, proof)
+        self._progress = attrs.evolve(self._progress, oldest_ms=None)
         self.on_part(part)
+
+    def tables(self) -> list[ExportTable]:
+        """Those that can be maintained."""
+        return []
+
+    def _ended(self, writer: OpenPart, first: int, last: int) -> ExportPart:
+        return ended_part(writer, self.directory, last, self._settings.format)
 
     def finish(self) -> None:
         """
@@ -383,6 +448,66 @@ class Exporter:
             self._writer.abandon()
             self._writer = None
         self.directory.close()
+
+
+def _first_time_ms(batch: pa.RecordBatch) -> int | None:
+    """The time of the first row by the log, since 1970; None: it has none."""
+    for name in (TIME_COLUMN.name, *TIME_COLUMNS):
+        if name in batch.schema.names and batch.num_rows:
+            found = batch.column(name)[0].cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).as_py()
+            return None if found is None else found // 1000
+    return None
+
+
+def open_directory(
+    out: str | os.PathLike[str], source: ExportSource, settings: ExportSettings, *, rows: str = ""
+) -> ExportDirectory | StoreExport:
+    """
+    The directory, or place in a store, for files of these rows.
+
+    @param rows: a name for these rows, if they are not all of the source.
+    @raise ExportError: see L{ExportDirectory.open}.
+    """
+    kept, where = {**settings.kept(), "rows": rows or source.scan.options.format}, os.fspath(out)
+    directory: ExportDirectory | StoreExport
+    if is_url(where):
+        directory = StoreExport.open(store_place(where, settings.store_options), kept)
+    else:
+        directory = ExportDirectory.open(where, kept)
+    try:
+        if settings.decode:
+            begin_fields(directory, settings.fields, source.names)
+    except ExportError:
+        directory.close()
+        raise
+    return directory
+
+
+def part_of_files(directory: ExportTarget, source: ExportSource, settings: ExportSettings) -> OpenPart:
+    """A new part of files."""
+    schema = source.schema
+    part: OpenPart = PartWriter(
+        directory.stage, schema, partition_by=settings.partition_by, style=settings.format,
+        compression=settings.compression,
+    )
+    if settings.decode:
+        part = DecodedPart(part, directory, schema.names, keeps_body=BODY in schema.names)
+    return part
+
+
+def ended_part(writer: OpenPart, target: ExportTarget, last: int, suffix: str) -> ExportPart:
+    """The next part of a target, with the final names of its files. @param last: its last offset."""
+    first = target.next_index
+    assert first is not None
+    staged = writer.close()
+    folders = [folder for _, folder in staged]
+    files = [
+        (name, os.path.join(folder, part_name(
+            first, last, suffix, folders[:number].count(folder) if folders.count(folder) > 1 else -1
+        )))
+        for number, (name, folder) in enumerate(staged)
+    ]
+    return ExportPart(first=first, last=last, files=tuple(files), rows=writer.rows)
 
 
 def _in_small_steps(source: ExportSource, settings: ExportSettings) -> Scan:

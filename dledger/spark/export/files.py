@@ -157,6 +157,7 @@ class PendingPart(TypedDict):
     rows: int
     proof: Mapping[str, int | str]
     files: list[list[str]]
+    fields: list[list[str]]
 
 
 class ExportState(TypedDict):
@@ -169,6 +170,7 @@ class ExportState(TypedDict):
     rows: int
     proof: Mapping[str, int | str]
     pending: PendingPart | None
+    fields: list[list[str]]
 
 
 class KeptExport(ABC):
@@ -180,10 +182,12 @@ class KeptExport(ABC):
     @ivar first: where the export begins; None until the first L{begin}.
     @ivar rows: in all parts so far.
     @ivar proof: given with the last part; the log is recognised by it.
+    @ivar fields: name and type of each column that is a field of the bodies; recorded with the next part.
     """
 
     def __init__(self, state: ExportState) -> None:
         self._state = state
+        self.fields = tuple((name, kind) for name, kind in state["fields"])
 
     @property
     def next_index(self) -> int | None:
@@ -241,7 +245,7 @@ class KeptExport(ABC):
         assert part.first == self.next_index, "parts follow one another"
         pending: PendingPart = {
             "first": part.first, "last": part.last, "rows": part.rows, "proof": dict(proof),
-            "files": self._keep(part.files),
+            "files": self._keep(part.files), "fields": [list(pair) for pair in self.fields],
         }
         self._state["pending"] = pending
         self._save()
@@ -251,8 +255,9 @@ class KeptExport(ABC):
     def _finish(self, pending: PendingPart) -> None:
         self._state |= {
             "next": pending["last"] + 1, "rows": self.rows + pending["rows"], "proof": pending["proof"],
-            "pending": None,
+            "fields": pending["fields"], "pending": None,
         }
+        self.fields = tuple((name, kind) for name, kind in pending["fields"])
         self._save()
 
 
@@ -348,7 +353,7 @@ def new_state(settings: Mapping[str, object]) -> ExportState:
     """Of an export that has not begun."""
     return {
         "version": _VERSION, "settings": dict(settings), "first": None, "next": None, "rows": 0, "proof": {},
-        "pending": None,
+        "pending": None, "fields": [],
     }
 
 
@@ -366,7 +371,7 @@ def read_state(
         state: ExportState = json.loads(data.decode())
         version = state["version"]
         said = state["settings"]
-        if not {"next", "rows", "proof", "pending"} <= state.keys():
+        if not {"next", "rows", "proof", "pending", "fields"} <= state.keys():
             raise KeyError("next")
     except (ValueError, KeyError, TypeError) as error:
         raise ExportError(

@@ -276,7 +276,9 @@ class IcebergExport(ExportTable):
         return True
 
     def append(self, part: ExportPart, added: list[pa.Field], properties: Mapping[str, str]) -> None:
-        rows = pa.Table.from_batches(self._part.batches, schema=self.form.schema)
+        # Earlier rows of the part may lack columns of later ones.
+        batches = [self.form.schema.empty_table(), *map(pa.table, self._part.batches)]
+        rows = pa.concat_tables(batches, promote_options="default")
         change = self._table.transaction()
         if added:
             with change.update_schema() as schema:
@@ -284,6 +286,11 @@ class IcebergExport(ExportTable):
         change.append(rows, snapshot_properties=dict(properties))
         change.set_properties({STATE: properties[STATE]})
         change.commit_transaction()
+
+    def version(self) -> str:
+        """See L{ExportTable.version}: the id of the snapshot."""
+        current = self._table.current_snapshot()
+        return str(current.snapshot_id) if current is not None else ""
 
     def compact(self) -> tuple[int, int]:
         """See L{ExportTable.compact}: each partition in groups of L{COMPACT_BYTES}, one commit for each."""

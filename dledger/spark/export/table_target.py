@@ -31,6 +31,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dledger.spark.export.files import ExportError, ExportPart
+from dledger.spark.export.json_fields import RESCUED, JsonFields
 from dledger.spark.export.table_place import TablePlace
 from dledger.spark.export.writers import OpenPart
 from protocols.wire.fastjson import as_int
@@ -58,6 +59,7 @@ class TableState:
     @ivar proof: the log is recognised by it.
     @ivar source: rows of C{dledger} or C{rocketmq}.
     @ivar columns: of the log.
+    @ivar fields: name and type of each column that is a field of the bodies; None: bodies are not decoded.
     """
 
     first: int
@@ -66,6 +68,13 @@ class TableState:
     proof: Mapping[str, int | str]
     source: str
     columns: tuple[str, ...]
+    fields: tuple[tuple[str, str], ...] | None = None
+
+    @property
+    def written(self) -> set[str]:
+        """Columns of the table so far."""
+        fields = () if self.fields is None else (RESCUED, *dict(self.fields))
+        return {DAY, *self.columns, *fields}
 
     def to_json(self) -> str:
         """The value of the property L{STATE}."""
@@ -84,6 +93,7 @@ class TableState:
             return cls(
                 first=as_int(found["first"]), next=as_int(found["next"]), rows=as_int(found["rows"]),
                 proof=dict(found["proof"]), source=str(found["source"]), columns=tuple(found["columns"]),
+                fields=_pairs(found["fields"]),
             )
         except (ValueError, KeyError, TypeError) as error:
             raise ExportError(
@@ -93,37 +103,52 @@ class TableState:
             ) from None
 
 
+def _pairs(found: object) -> tuple[tuple[str, str], ...] | None:
+    if found is None:
+        return None
+    if not isinstance(found, list):
+        raise TypeError("fields is not a list")
+    return tuple((str(name), str(kind)) for name, kind in found)
+
+
 @attrs.frozen(kw_only=True)
 class TableForm:
     """
     What a table must look like.
 
-    @ivar schema: of the log, with L{DAY} as the last column if the log has a time.
+    @ivar schema: of the log, then L{DAY} if the log has a time, then the fields of the bodies.
+    @ivar columns: those of the log.
     @ivar partition_by: L{DAY}, if there is one, and what the user names.
-    @ivar source: as in L{TableState}.
+    @ivar source, fields: as in L{TableState}.
     """
 
     schema: pa.Schema
+    columns: tuple[str, ...]
     partition_by: tuple[str, ...]
     source: str
     compression: str
+    fields: tuple[tuple[str, str], ...] | None = None
 
     @classmethod
     def of(
         cls, schema: pa.Schema, partition_by: Sequence[str], *, source: str, compression: str
     ) -> TableForm:
         """The form for rows with this schema."""
+        columns = tuple(schema.names)
         if time_column(schema) is not None:
             schema = schema.append(pa.field(DAY, pa.date32()))
             partition_by = (DAY, *partition_by)
         return cls(
-            schema=schema, partition_by=tuple(partition_by), source=source, compression=compression
+            schema=schema, columns=columns, partition_by=tuple(partition_by), source=source,
+            compression=compression,
         )
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Those of the log."""
-        return tuple(name for name in self.schema.names if name != DAY)
+    def with_fields(self, fields: Sequence[tuple[str, str]]) -> TableForm:
+        """The form with these fields of the bodies."""
+        names = {*self.columns, DAY}
+        own = [field for field in self.schema if field.name in names]
+        schema = pa.schema([*own, *JsonFields(fields, names).schema])
+        return attrs.evolve(self, schema=schema, fields=tuple(fields))
 
 
 def time_column(schema: pa.Schema) -> str | None:
@@ -211,6 +236,16 @@ class ExportTable(ABC):
         """Given with the last part."""
         return {} if self._state is None else self._state.proof
 
+    @property
+    def fields(self) -> tuple[tuple[str, str], ...]:
+        """Name and type of each column that is a field of the bodies; recorded with the next part."""
+        recorded = None if self._state is None else self._state.fields
+        return (recorded if self.form.fields is None else self.form.fields) or ()
+
+    @fields.setter
+    def fields(self, fields: tuple[tuple[str, str], ...]) -> None:
+        self.form = self.form.with_fields(fields)
+
     # -- what each kind does ----------------------------------------------------------------------
 
     @abstractmethod
@@ -268,6 +303,10 @@ class ExportTable(ABC):
         @return: the number of deleted files.
         """
 
+    @abstractmethod
+    def version(self) -> str:
+        """The newest one, as of the last L{load}."""
+
     def said(self, error: Exception) -> str:
         """The first line of an error of a package, which may have many."""
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -306,7 +345,7 @@ class ExportTable(ABC):
         assert first is not None and part.first == self.next_index, "parts follow one another"
         state = TableState(
             first=first, next=part.last + 1, rows=self.rows + part.rows, proof=dict(proof),
-            source=self.form.source, columns=self.form.columns,
+            source=self.form.source, columns=self.form.columns, fields=self.form.fields,
         )
         properties = {RANGE: f"{part.first}-{part.last}", STATE: state.to_json()}
         failure: Exception | None = None
@@ -382,7 +421,7 @@ class ExportTable(ABC):
         added = []
         for field in self.form.schema:
             if field.name not in found.names:
-                if self._state is not None and field.name in (DAY, *self._state.columns):
+                if self._state is not None and field.name in self._state.written:
                     raise ExportError(
                         f"{what} has no column {field.name} any more, which the export has written: allowed "
                         "are further columns, none renamed or dropped. Name a new directory"
@@ -415,6 +454,14 @@ class ExportTable(ABC):
             raise ExportError(
                 f"{what} was written with columns {_names(state.columns)}, and now {missing[0]} is missing: "
                 "allowed are the same columns and more of them, or a new directory"
+            )
+
+    def check_undecoded(self) -> None:
+        """@raise ExportError: the bodies of earlier rows are decoded."""
+        if self._state is not None and self._state.fields is not None:
+            raise ExportError(
+                f"the {self.kind} table {self.path} has columns of decoded bodies: give --decode json as "
+                "before, or name a new directory"
             )
 
     def close(self) -> None:

@@ -16,9 +16,10 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
+from dledger.spark.export.decode import BODY, DecodedPart, begin_fields
 from dledger.spark.export.exporter import Exporter, ExportSettings, ExportSource, check_apart
 from dledger.spark.export.files import ExportError
-from dledger.spark.export.table_target import ExportTable, TableForm, with_day
+from dledger.spark.export.table_target import DAY, ExportTable, TableForm, with_day
 from dledger.spark.export.writers import OpenPart
 
 _MISSING = "--to {0} needs a package that is not installed ({1}): pip install 'dledger[tables]'"
@@ -34,18 +35,40 @@ def open_export(out: str | os.PathLike[str], source: ExportSource, settings: Exp
     if not settings.to:
         return Exporter.open(out, source, settings)
     check_apart(out, source.scan)
-    kind = _kind(settings.to)
+    opener_of(settings.to)
     source.scan.extent()
+    return TableExporter(open_table(out, source, settings), source, settings)
+
+
+def open_table(
+    out: str | os.PathLike[str], source: ExportSource, settings: ExportSettings, *, rows: str = ""
+) -> ExportTable:
+    """
+    The table for these rows.
+
+    @param rows: a name for these rows, if they are not all of the source.
+    @raise ExportError: see L{ExportTable}.
+    """
     form = TableForm.of(
-        source.scan.schema, settings.partition_by, source=source.scan.options.format,
+        source.schema, settings.partition_by, source=rows or source.scan.options.format,
         compression=settings.compression,
     )
-    return TableExporter(kind(os.fspath(out), form, settings), source, settings)
-
-
-def _kind(name: str) -> Callable[[str, TableForm, ExportSettings], ExportTable]:
+    table = opener_of(settings.to)(os.fspath(out), form, settings)
     try:
-        if name == "delta":
+        if settings.decode:
+            begin_fields(table, settings.fields, (*source.names, DAY))
+        else:
+            table.check_undecoded()
+    except ExportError:
+        table.close()
+        raise
+    return table
+
+
+def opener_of(kind: str) -> Callable[[str, TableForm, ExportSettings], ExportTable]:
+    """What opens tables of a kind. @raise ExportError: a package is missing."""
+    try:
+        if kind == "delta":
             from dledger.spark.export.delta_table import open_delta
 
             return open_delta
@@ -53,7 +76,7 @@ def _kind(name: str) -> Callable[[str, TableForm, ExportSettings], ExportTable]:
 
         return open_iceberg
     except ImportError as error:
-        raise ExportError(_MISSING.format(name, error)) from None
+        raise ExportError(_MISSING.format(kind, error)) from None
 
 
 class TableExporter(Exporter):
@@ -67,23 +90,35 @@ class TableExporter(Exporter):
         super().__init__(table, source, settings)
         self.table = table
 
+    def tables(self) -> list[ExportTable]:
+        """See L{Exporter.tables}."""
+        return [self.table]
+
     def _open_part(self) -> OpenPart:
-        return _DatedPart(self.table.new_part(), self.table.form.schema)
+        return part_of_table(self.table, self._source, self._settings)
+
+
+def part_of_table(table: ExportTable, source: ExportSource, settings: ExportSettings) -> OpenPart:
+    """A new part of a table."""
+    part: OpenPart = table.new_part()
+    if settings.decode:
+        # (A day may come with a column of time that is added later.)
+        part = DecodedPart(part, table, (*source.names, DAY), keeps_body=BODY in source.names)
+    return _DatedPart(part) if DAY in table.form.partition_by else part
 
 
 class _DatedPart:
     """A part whose rows get their day."""
 
-    def __init__(self, part: OpenPart, schema: pa.Schema) -> None:
+    def __init__(self, part: OpenPart) -> None:
         self._part = part
-        self._schema = schema
 
     @property
     def rows(self) -> int:
         return self._part.rows
 
     def write(self, batch: pa.RecordBatch) -> None:
-        self._part.write(with_day(batch, self._schema))
+        self._part.write(with_day(batch, batch.schema.append(pa.field(DAY, pa.date32()))))
 
     def close(self) -> list[tuple[str, str]]:
         return self._part.close()

@@ -245,25 +245,32 @@ class PartWriter:
         """
         self._stage = stage
         self._partition_by = tuple(partition_by)
-        self._kept = [name for name in schema.names if name not in self._partition_by]
-        self._schema = pa.schema([schema.field(name) for name in self._kept])
+        self._schema = self._of_files(schema)
         self._style = style
         self._compression = compression
         self._writers: dict[str, tuple[str, Writer]] = {}
+        self._ended: list[tuple[str, str]] = []
         self.rows = 0
+
+    def _of_files(self, schema: pa.Schema) -> pa.Schema:
+        return pa.schema([field for field in schema if field.name not in self._partition_by])
 
     def write(self, batch: pa.RecordBatch) -> None:
         """
-        Add rows.
+        Add rows; those with more columns than the rows before begin further files.
 
         @raise ExportError: too many partitions.
         """
         self.rows += batch.num_rows
+        if len(batch.schema) > len(self._schema) + len(self._partition_by):
+            self._ended = self.close()
+            self._writers = {}
+            self._schema = self._of_files(batch.schema)
         if not self._partition_by:
             self._writer("").write(batch)
             return
         for values, rows in split(batch, self._partition_by):
-            self._writer(partition_folder(self._partition_by, values)).write(rows.select(self._kept))
+            self._writer(partition_folder(self._partition_by, values)).write(rows.select(self._schema.names))
 
     def _writer(self, folder: str) -> Writer:
         found = self._writers.get(folder)
@@ -273,7 +280,7 @@ class PartWriter:
                     f"--partition-by {','.join(self._partition_by)} has more than {PARTITIONS_MAX} values in "
                     "one part: choose a column with fewer"
                 )
-            name = f"open/{len(self._writers)}.{self._style}"
+            name = f"open/{len(self._ended) + len(self._writers)}.{self._style}"
             found = self._writers[folder] = name, self._new(self._stage(name))
         return found[1]
 
@@ -290,7 +297,7 @@ class PartWriter:
         """
         for _name, writer in self._writers.values():
             writer.close()
-        return [(name, folder) for folder, (name, _writer) in self._writers.items()]
+        return [*self._ended, *((name, folder) for folder, (name, _writer) in self._writers.items())]
 
     def abandon(self) -> None:
         """Close all files as they are."""
