@@ -21,6 +21,7 @@ import io
 import os
 import random
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -32,7 +33,8 @@ import click
 
 from benchmarks.common import console, median, number, probe_machine, table, work_directory, write_json
 from dledger.base.disk.disk import OsDisk
-from dledger.spark.export.exporter import Exporter, ExportSettings, ExportSource
+from dledger.spark.export.exporter import ExportSettings, ExportSource
+from dledger.spark.export.tables import open_export
 from dledger.spark.formats.log import LogPart
 from dledger.spark.scans.scan import Scan
 from dledger.spark.session import session
@@ -61,6 +63,8 @@ QUERIES: dict[str, Callable[[Any], object]] = {
 #: bodies of 100 bytes, and of 1 KiB.
 _AIMS = (
     ("Spark, path", "Spark, Parquet", 1.0, 0.6), ("Spark, bootstrap", "Spark, path", 1.3, 1.3),
+    ("export to iceberg", "export to Parquet", 1.25, 1.25),
+    ("export to iceberg", "Spark writes Iceberg", 1 / 3, 1 / 3),
     *((f"path: {query}", f"Parquet: {query}", *aims) for query, aims in {
         "count": (1.2, 1.2), "max(index)": (1.2, 1.2), "filter": (1.0, 0.6), "range": (1.0, 1.0),
         "like": (1.0, 0.6), "JSON": (1.0, 0.6), "limit": (1.0, 1.0),
@@ -182,19 +186,54 @@ def _arrow(log: Log, columns: Sequence[tuple[str, str]] | None) -> None:
         raise click.ClickException(f"{rows} rows of {log.entries}")
 
 
-def _export(log: Log, out: Path) -> None:
+def _export(log: Log, out: Path, to: str) -> None:
+    """An export with its own options' defaults. @param to: C{delta}, C{iceberg}, or empty: Parquet files."""
     shutil.rmtree(out, ignore_errors=True)
     source = ExportSource.of({"path": str(log.path)})
-    with Exporter.open(out, source, ExportSettings()) as exporter:
+    with open_export(out, source, ExportSettings(to=to)) as exporter:
         exporter.step(0, is_last=True)
         if exporter.progress.rows < log.entries:
             raise click.ClickException(f"{exporter.progress.rows} rows of {log.entries}")
 
 
+@attrs.frozen
+class Iceberg:
+    """
+    A PySpark that can write Iceberg tables.
+
+    @ivar jar: Iceberg's runtime for its version.
+    @ivar home: the directory of its packages; empty: it is the one here.
+    """
+
+    jar: str
+    home: str
+
+    def start(self, log: Log, directory: Path) -> subprocess.Popen[str]:
+        """L{benchmarks.spark_iceberg} on this log."""
+        other = {"PYTHONPATH": self.home, "SPARK_HOME": f"{self.home}/pyspark"} if self.home else {}
+        # (Variables of this process are those of its own Spark.)
+        environment = {name: value for name, value in os.environ.items()
+                       if not name.startswith(("SPARK", "PYSPARK", "PYTHONPATH"))}
+        words = ("benchmarks.spark_iceberg", self.jar, str(log.path), str(directory / "ice"))
+        return subprocess.Popen([sys.executable, "-m", *words], env={**environment, **other}, text=True,
+                                stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
+def _one_write(writer: subprocess.Popen[str]) -> None:
+    assert writer.stdin and writer.stdout
+    writer.stdin.write("\n")
+    writer.stdin.flush()
+    if not writer.stdout.readline():
+        raise click.ClickException("Spark does not write an Iceberg table")
+
+
 class Ways:
     """Every way to read one ledger; C{by_name} in the order of the table."""
 
-    def __init__(self, spark: Any, log: Log, bootstrap: str, directory: Path) -> None:
+    def __init__(
+        self, spark: Any, log: Log, bootstrap: str, directory: Path, iceberg: Iceberg | None = None
+    ) -> None:
+        """@param iceberg: None: Spark writes no Iceberg table."""
         self._spark = spark
         self._log = log
         parquet = directory / "parquet"
@@ -213,10 +252,14 @@ class Ways:
         self._load("dledger", path).write.mode("overwrite").parquet(parquet.as_uri())
         self.by_name: dict[str, Callable[[], object]] = {
             "numpy -> Arrow": lambda: _arrow(log, None),
-            "export to Parquet": lambda: _export(log, directory / "out"),
+            **{f"export to {to or 'Parquet'}": lambda to=to: _export(log, directory / f"out{to}", to)
+               for to in ("", "delta", "iceberg")},
             **{name: lambda frame=frame: _consume(frame()) for name, frame in self.frames.items()},
             "Spark, RocketMQ": lambda: _consume(self._load("dledger", messages)),
         }
+        self._writer = iceberg.start(log, directory) if iceberg is not None else None
+        if (writer := self._writer) is not None:
+            self.by_name["Spark writes Iceberg"] = lambda: _one_write(writer)
         #: Bytes of ways that read another log.
         self.bytes = {"Spark, RocketMQ": (store / "commitlog" / f"{0:020d}").stat().st_size - 2**20}
         for name, query in QUERIES.items():
@@ -228,6 +271,11 @@ class Ways:
     def _load(self, style: str, options: dict[str, str], schema: str = "") -> Any:
         reader = self._spark.read.format(style).options(**options)
         return (reader.schema(schema) if schema else reader).load()
+
+    def close(self) -> None:
+        """End the other Spark."""
+        if self._writer is not None:
+            self._writer.communicate()
 
     def check(self) -> None:
         """@raise ClickException: two ways do not give the same rows."""
@@ -264,11 +312,13 @@ def processor_seconds() -> float:
     return found / os.sysconf("SC_CLK_TCK")
 
 
-def measure(spark: Any, log: Log, directory: Path, rounds: int) -> list[dict[str, Any]]:
+def measure(
+    spark: Any, log: Log, directory: Path, rounds: int, iceberg: Iceberg | None = None
+) -> list[dict[str, Any]]:
     """Seconds of every way, by the clock and of processor time: medians of the rounds."""
     spans: dict[str, list[tuple[float, float]]] = {}
     with serving(log) as bootstrap:
-        ways = Ways(spark, log, bootstrap, directory)
+        ways = Ways(spark, log, bootstrap, directory, iceberg)
         ways.check()
         for at in range(rounds + 1):
             for name, way in ways.by_name.items():
@@ -278,6 +328,7 @@ def measure(spark: Any, log: Log, directory: Path, rounds: int) -> list[dict[str
                 if at:  # the first round warms caches and compilers
                     spans.setdefault(name, []).append((spent_s, cpu_s))
                 sys.stderr.write(f"{log.body_bytes} B, round {at} of {rounds}, {name}: {spent_s:.2f} s\n")
+        ways.close()
     return [
         {
             "what": name, "body_bytes": log.body_bytes, "entries": log.entries,
@@ -306,11 +357,13 @@ def show(results: Sequence[dict[str, Any]]) -> None:
             ],
         )
         for way, yardstick, *aims in _AIMS:
+            if way not in rows or yardstick not in rows:
+                continue
             aim = aims[body_bytes >= 1024]
             ratio = rows[way]["seconds"] / rows[yardstick]["seconds"]
             verdict = "reached" if ratio <= aim else "MISSED"
             work = rows[way]["cpu_seconds"] / rows[yardstick]["cpu_seconds"]
-            console.print(f"{body_bytes} B: {way} / {yardstick} = {ratio:.2f}, aim {aim:g}: {verdict} "
+            console.print(f"{body_bytes} B: {way} / {yardstick} = {ratio:.2f}, aim {aim:.3g}: {verdict} "
                           f"({work:.2f} of its processor time)")
         rate = rows["Spark, RocketMQ"]["bytes"] / rows["Spark, RocketMQ"]["seconds"] / 1e6
         if body_bytes >= 1024:
@@ -332,12 +385,15 @@ def show(results: Sequence[dict[str, Any]]) -> None:
 @click.option("--body-bytes", "bodies", type=click.IntRange(min=1), multiple=True, default=(100, 1024),
               show_default=True)
 @click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True)
+@click.option("--iceberg-jar", default="", help="Iceberg's runtime for Spark; without it Spark writes no table")
+@click.option("--iceberg-home", default="", help="packages with a PySpark that fits it, if not the one here")
 @click.option("--dir", "parent", type=click.Path(file_okay=False), help="a directory on the disk to measure")
 def main(
     quick: bool, json_path: str | None, mebibytes: int, bodies: tuple[int, ...], rounds: int,
-    parent: str | None,
+    iceberg_jar: str, iceberg_home: str, parent: str | None,
 ) -> None:
     """Measure how fast committed entries become rows."""
+    iceberg = Iceberg(iceberg_jar, iceberg_home) if iceberg_jar else None
     if quick:
         mebibytes, rounds = 64, 1
     results: list[dict[str, Any]] = []
@@ -350,7 +406,7 @@ def main(
                 directory = place / str(body_bytes)
                 directory.mkdir()
                 log = build(directory / "store", mebibytes * 2**20, body_bytes)
-                results += measure(spark, log, directory, rounds)
+                results += measure(spark, log, directory, rounds, iceberg)
                 shutil.rmtree(directory)
         finally:
             spark.stop()
