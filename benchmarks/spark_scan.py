@@ -385,7 +385,7 @@ def show(results: Sequence[dict[str, Any]]) -> None:
 @click.option("--body-bytes", "bodies", type=click.IntRange(min=1), multiple=True, default=(100, 1024),
               show_default=True)
 @click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True)
-@click.option("--iceberg-jar", default="", help="Iceberg's runtime for Spark; without it Spark writes no table")
+@click.option("--iceberg-jar", default="", help="Iceberg's runtime for Spark; without it Spark writes none")
 @click.option("--iceberg-home", default="", help="packages with a PySpark that fits it, if not the one here")
 @click.option("--dir", "parent", type=click.Path(file_okay=False), help="a directory on the disk to measure")
 def main(

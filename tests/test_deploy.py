@@ -40,6 +40,8 @@ UNITS = {
     "dledger@.service": ("dledger", "n0"), "dledger-broker@.service": ("dledger-broker", "a"),
     "dledger-namesrv.service": ("dledger-namesrv", "namesrv"),
 }
+#: It has no file of options, as the others have.
+EXPORT_UNIT = "dledger-export@.service"
 MEMBER_STOP_S = STOP_TIME_OUT_S + LINGER_S + 2 * CLOSE_TIME_OUT_S
 BROKER_STOP_S = broker_from_mapping({"store": "x"}).stop_timeout / 1000 + BROKER_CLOSE_S
 #: Seconds that an orderly stop may take, without the disk; a broker's log may be a member's.
@@ -109,7 +111,7 @@ class SystemdTests(SynchronousTestCase):
         program = directory.absolute() / "twistd"
         program.write_text("#!/bin/sh\n")
         program.chmod(0o755)
-        for name in UNITS:
+        for name in (*UNITS, EXPORT_UNIT):
             text = (DEPLOY / "systemd" / name).read_text("utf-8")
             (directory / name).write_text(text.replace(TWISTD, str(program)))
             done = subprocess.run(
@@ -177,10 +179,35 @@ class SystemdTests(SynchronousTestCase):
             self.assertEqual(settings["Restart"], ["on-failure"])
             self.assertEqual((settings["StandardOutput"], settings["StandardError"]), (["journal"],) * 2)
 
+    def test_export(self) -> None:
+        """The export takes the options of the comment, may write there, and starts after its member."""
+        settings = unit(EXPORT_UNIT, "n0")
+        text = (DEPLOY / "systemd" / EXPORT_UNIT).read_text("utf-8")
+        given = dict(line[6:].split("=", 1) for line in text.splitlines() if line.startswith("#     "))
+        self.assertEqual(sorted(given), ["DLEDGER_OPTIONS", "OUT", "SOURCE"])
+        (start,) = settings["ExecStart"]
+        for name, value in given.items():
+            start = start.replace(f"${{{name}}}", value).replace(f"${name}", value)
+        words = [word if word != given["SOURCE"] else self.mktemp() for word in shlex.split(start)]
+        self.assertEqual(words[0], TWISTD)
+        os.mkdir(words[words.index("--source") + 1])
+        found = accepted(words[1:])
+        self.assertEqual((found.subCommand, found["nodaemon"]), ("dledger-export", True))
+        plan = found.subOptions.plan
+        self.assertEqual((plan.out, plan.settings.to), (given["OUT"], "delta"))
+        state = settings["StateDirectory"][0]
+        self.assertTrue(given["OUT"].startswith(f"/var/lib/{state}/"))
+        member = unit("dledger@.service", "n0")
+        self.assertTrue(given["SOURCE"].startswith(member["WorkingDirectory"][0]))
+        self.assertEqual(settings["User"], member["User"])
+        self.assertIn("dledger@n0.service", settings["After"][0])
+        self.assertEqual((settings["Type"], settings["Restart"]), (["notify"], ["on-failure"]))
+
     def test_rights(self) -> None:
         """Whatever one service may not do, the others may not."""
         rights = {
-            (DEPLOY / "systemd" / name).read_text("utf-8").partition("# It needs files")[2] for name in UNITS
+            path.read_text("utf-8").partition("# It needs files")[2]
+            for path in (DEPLOY / "systemd").glob("*.service")
         }
         self.assertEqual(len(rights), 1)
         for line in ("ProtectSystem=strict", "NoNewPrivileges=true", "CapabilityBoundingSet="):

@@ -171,8 +171,9 @@ class ServiceTests(SynchronousTestCase):
         self.reactor.advance(7.0)
         self.failures = 0
         self.opened = 0
+        self.served: list[int] = []
         self.service = ExportService(
-            self.open, reactor=self.reactor, failed=self.fail_process,
+            self.open, reactor=self.reactor, failed=self.fail_process, serving=lambda: self.served.append(1),
             pool=self.pool,  # type: ignore[arg-type]
         )
         self.service.startService()
@@ -189,15 +190,16 @@ class ServiceTests(SynchronousTestCase):
 
     def test_turns(self) -> None:
         """One turn after the other, each an interval after the end of the one before."""
-        self.assertEqual((self.pool.life, self.opened), (["started"], 0))
+        self.assertEqual((self.pool.life, self.opened, self.served), (["started"], 0, []))
         self.pool.run()
+        self.assertEqual(self.served, [1])
         self.reactor.advance(0.499)
         self.assertEqual(self.pool.work, [])
         self.reactor.advance(0.001)
         self.reactor.advance(9)
         self.assertEqual(len(self.pool.work), 1)
         self.pool.run()
-        self.assertEqual((self.exporter.steps, self.opened), ([7000, 7500], 1))
+        self.assertEqual((self.exporter.steps, self.opened, self.served), ([7000, 7500], 1, [1]))
 
     def test_trouble(self) -> None:
         """Trouble that passes is a warning, and another turn later on."""

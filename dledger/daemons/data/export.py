@@ -27,6 +27,7 @@ from twisted.python.usage import UsageError
 from dledger.base.reactor import Reactor, make_reactor_monotonic, whole_reactor
 from dledger.base.serving.admin_ports import is_beyond_loopback
 from dledger.daemons.settings.options import OptionsOnly, check_endpoint, endpoint_of, exit_with
+from dledger.daemons.settings.supervisor import Supervisor
 from dledger.values.exports import (
     EXPORT_OPTIONS,
     PART_REPORTED,
@@ -118,17 +119,20 @@ class ExportService(MultiService):
 
     def __init__(
         self, open_run: Callable[[], RunningExport], *, reactor: Reactor, failed: Callable[[], None],
-        pool: ThreadPool | None = None,
+        pool: ThreadPool | None = None, serving: Callable[[], None] = lambda: None,
     ) -> None:
         """
         @param open_run: called in the thread.
         @param reactor: reactor with a monotonic clock.
         @param failed: called when the export has failed for good; ends the process.
+        @param serving: called once, when the log and the target are open.
         """
         super().__init__()
         self._open_run = open_run
         self._reactor = reactor
         self._failed = failed
+        self._serving = serving
+        self._is_serving = False
         self._pool = pool if pool is not None else ThreadPool(1, 1, "export")
         self._stopping = threading.Event()
         self._run: RunningExport | None = None
@@ -189,6 +193,9 @@ class ExportService(MultiService):
 
     def _turned(self, wait_ms: int) -> None:
         self._turning = None
+        if not self._is_serving:
+            self._is_serving = True
+            self._serving()
         if not self._stopping.is_set():
             self._waiting = self._reactor.callLater(wait_ms / 1000, self._turn)
 
@@ -249,7 +256,7 @@ def make_service(options: Options, reactor: Reactor, failed: Callable[[], None])
 
     plan = options.plan
     assert plan is not None, "the options were parsed"
-    service = ExportService(plan.open, reactor=reactor, failed=end)
+    service = ExportService(plan.open, reactor=reactor, failed=end, serving=Supervisor(reactor).serving)
     if plan.admin:
         try:
             pages = importlib.import_module("dledger.admin.exports")
