@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import socket
 import subprocess
 import sys
@@ -86,6 +87,22 @@ class PlanTests(CliCase):
             result = self.run_cli("local", "--dir", str(self.directory))
         self.assertExit(result, 1, "another dledger local uses")
         self.assertExit(self.run_cli("local", "--rocketmq", "--spark"), 64, "leave --rocketmq out")
+
+
+    def test_other_things(self) -> None:
+        """What is in the place of a file of ours is named, and nothing is started."""
+        for name, makes in (("lock", Path.mkdir), ("n0", Path.touch)):
+            place = Path(self.mktemp()).resolve()
+            place.mkdir()
+            makes(place / name)
+            self.assertExit(self.run_cli("local", "--dir", str(place)), 1, f"{place / name} cannot be used",
+                            "name another directory with --dir")
+
+    def test_lock_of_another(self) -> None:
+        """A lock that is no file of this user stops the start with a sentence."""
+        self.patch(local.tempfile, "gettempdir", lambda: str(self.directory))
+        (self.directory / f"dledger-local-{os.getuid()}").symlink_to("elsewhere")
+        self.refused(lambda: local._alone().__enter__(), "is not a file of this user", "TMPDIR")
 
 
 class ProgramTests(CliCase):

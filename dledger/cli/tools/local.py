@@ -269,7 +269,7 @@ def _locked(directory: Path) -> Iterator[None]:
     with open(directory / "lock", "wb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             raise click.ClickException(f"another dledger local uses {directory}: end it first") from None
         yield
 
@@ -282,7 +282,11 @@ def _alone() -> Iterator[None]:
     @raise ClickException: another one takes too long.
     """
     path = Path(tempfile.gettempdir()) / f"dledger-local-{os.getuid()}"
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise click.ClickException(f"{path} is not a file of this user ({error.strerror}): remove it, or set "
+                                   "TMPDIR to a directory of your own") from None
     try:
         deadline_s, is_said = time.monotonic() + 2 * READY_S, False
         while True:
@@ -434,8 +438,8 @@ def local(
     directory.mkdir(parents=True, exist_ok=True)
     directory = directory.resolve()
     with ExitStack() as ends, interrupted_by_sigterm():
-        ends.enter_context(_locked(directory))
         try:
+            ends.enter_context(_locked(directory))
             with _alone():
                 plan = kept_plan(directory / "local.json", "brokers" if rocketmq else "members", members)
                 programs = programs_of(plan, directory, settings)
@@ -455,3 +459,7 @@ def local(
                 _watch(programs, say)
         except KeyboardInterrupt:
             say("ending all")
+        except OSError as error:
+            what = error.filename or directory
+            raise click.ClickException(f"{what} cannot be used ({error.strerror}): move it away, or name "
+                                       "another directory with --dir") from None
