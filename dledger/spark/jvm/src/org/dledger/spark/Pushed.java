@@ -132,7 +132,7 @@ final class Pushed {
                 return Ranges.values(values);
             case "IS_NULL":
             case "IS_NOT_NULL":
-                return isNullable(columnOf(predicate)) || !(children[0] instanceof NamedReference) ? null
+                return !(children[0] instanceof NamedReference) || isNullable(columnOf(predicate)) ? null
                     : predicate.name().equals("IS_NULL") ? Ranges.NONE : Ranges.ALL;
             default:
                 return children.length == 2 ? compared(predicate.name(), children[0], children[1]) : null;
