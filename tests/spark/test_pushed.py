@@ -24,10 +24,11 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.spark.formats.log import Chunk, DamageError, LogPart, ReadError
 from dledger.spark.jvm import CATALOG, SETTING
-from dledger.spark.ledger.columns import EntryDecoder
+from dledger.spark.ledger.columns import ENTRY_COLUMNS, ENVELOPE_COLUMNS, TEXT_COLUMN, EntryDecoder
 from dledger.spark.scans import pushed
 from dledger.spark.scans.pushed import Pinned, Planned, Pushed, PushedScan
 from dledger.spark.scans.scan import Scan
+from protocols.wire.ledger.envelopes import envelope_head
 from protocols.wire.ledger.own.own_entries import TIME_CHANNEL
 from protocols.wire.ledger.own.time_entries import encode_time_entry
 from tests.processes.ledgers import read_records
@@ -154,8 +155,22 @@ class PredicateTests(PushedCase):
             "NOT (term <=> NULL)", "index < -1", "CAST(index AS STRING) = '7'", "true", "false",
             "index >= 10 AND size > 60 AND term < 4",
             f"index IN ({', '.join(map(str, range(0, 400, 3)))})",
+            # (more ranges than are taken, after some that were)
+            f"index <> 5 AND index NOT IN (9, 21) AND index IN ({', '.join(map(str, range(1, 200, 2)))})",
+            f"term <> 2 AND NOT index IN (4, 6) AND index NOT IN ({', '.join(map(str, range(1, 200, 2)))})",
         ]
         self.assertSameRows(conditions, self.without(self.path), self.read(self.path, minPartitions=2))
+
+    def test_without_columns(self) -> None:
+        """Conditions of no column, which reach a scan if Spark is not to simplify them."""
+        self.ledger.fill(10)
+        self.ledger.commit()
+        rules = ("ConstantFolding", "PruneFilters", "BooleanSimplification")
+        self.set("spark.sql.optimizer.excludedRules",
+                 ",".join(f"org.apache.spark.sql.catalyst.optimizer.{rule}" for rule in rules))
+        frame = self.read(self.path)
+        for condition, count in (("1 < 2", 10), ("2 < 1", 0), ("index < 3 OR 1 IS NULL", 3)):
+            self.assertEqual(len(frame.where(condition).select("index").collect()), count, condition)
 
     def test_times(self) -> None:
         """Over times, which may be null, in another time zone."""
@@ -576,6 +591,60 @@ class ScanTests(SynchronousTestCase):
         self.assertEqual(scan.plan().answer, (99, 1))  # (the ends of a log are near)
         with mock.patch.object(pushed, "COUNTED_TASKS", -1):
             self.assertIsNone(scan.plan().answer)
+
+    def test_sizes(self) -> None:
+        """Of rows: never far less than they are, so that Spark does not send large ones to every executor."""
+        self.ledger.append([envelope_head(None, {"h": b"x" * 500}) + b"b" * 50] * 20)
+        self.ledger.commit()
+        given = {"path": self.path, "envelopes": "true", "bodyText": "true"}
+        for columns, least in (("index", 20 * 8), ("headers", 20 * 500), ("key", 20 * 500),
+                               ("body", 20 * 50), ("body, body_text", 2 * 20 * 500)):
+            names = columns.split(", ")
+            wanted = [(one.name, one.ddl) for one in ENVELOPE_COLUMNS + ENTRY_COLUMNS + (TEXT_COLUMN,)
+                      if one.name in names]
+            scan = PushedScan(scan=Scan.of(given, wanted=wanted), pushed=asked())
+            size = scan.plan().size_bytes
+            self.assertGreaterEqual(size, least, columns)
+            self.assertLess(size, 30 * least if columns == "body" else 3 * least, columns)
+
+    def test_size_of_compressed_bodies(self) -> None:
+        """Clients of RocketMQ compress long bodies."""
+        given = {"path": "/none", "format": "rocketmq"}
+        parts = LogPart(begin=0, end=5000, size_bytes=5000),
+        for in_bytes in (True, False):
+            pinned = Pinned(parts=parts, in_bytes=in_bytes).pack()
+            sizes = [PushedScan(scan=Scan.of({**given, **more}, wanted=wanted),
+                                pushed=asked(pinned=pinned, index=[0, 9])).plan().size_bytes
+                     for more, wanted in (({}, [("body", "BINARY")]), ({"decompress": "false"}, None),
+                                          ({}, [("topic", "STRING")]))]
+            if in_bytes:
+                self.assertEqual(sizes, [40_000, 10_000, 5000])
+            else:
+                # (a record has a header of 48 bytes, so these make no sense)
+                self.assertEqual({size > 2**60 for size in sizes}, {True})
+
+    def test_damaged_position(self) -> None:
+        """A log is not taken for a short one because a position of its index is damaged."""
+        self.ledger.fill(100)
+        self.ledger.commit()
+        first = sorted((Path(self.path) / "index").iterdir())[0]
+        spoilt = bytearray(first.read_bytes())
+        spoilt[4] ^= 0x01  # (of the first unit)
+        first.write_bytes(spoilt)
+        given = {"path": self.path, "failOnDamage": "false", "partitionBytes": "500"}
+        planned = self.scan(given, asked()).plan()
+        self.assertLess(sum(part.size_bytes for part in planned.parts), 0)
+        self.assertGreater(planned.size_bytes, 2**60)
+        self.assertIsNone(self.scan(given, asked(aggregates=["count(*)"])).plan().answer)
+
+    def test_huge_tasks(self) -> None:
+        """Planning counts a bounded number of bytes, however large tasks may be."""
+        part = LogPart(begin=0, end=2**24, size_bytes=2**31)
+        pinned = Pinned(parts=(part,)).pack()
+        given = {"path": self.path, "partitionBytes": str(2**40)}
+        with mock.patch.object(Scan, "log", side_effect=AssertionError):
+            planned = self.scan(given, asked(pinned=pinned, aggregates=["count(*)"])).plan()
+        self.assertIsNone(planned.answer)
 
     def test_pinned(self) -> None:
         """What is pinned survives as text."""

@@ -36,12 +36,18 @@ Spans: TypeAlias = tuple[tuple[int, int], ...]
 #: Of the metadata of a scan's first column: what the jar asks.
 METADATA_KEY = "dledger"
 #: Planning counts a log of as many tasks by itself: 512 MiB take a third of a second. From members and
-#: archives, where entries have no index, half a task.
-COUNTED_TASKS, COUNTED_TASKS_FAR = 4.0, 0.5
+#: archives, where entries have no index, half a task. Tasks of more bytes than these count as such ones.
+COUNTED_TASKS, COUNTED_TASKS_FAR, _TASK_BYTES = 4.0, 0.5, 128 * 1024 * 1024
 #: Entries of the first look for a row, and how much longer each look is than the one before.
 _FIRST_LOOK, _GROWTH = 256, 4
-#: A row of Spark, and a value without a fixed width, in bytes: about.
+#: A row of Spark, and a value of L{_SHORT}, in bytes: about.
 _ROW_BYTES, _VALUE_BYTES = 8, 20
+#: Columns without a fixed width whose values are short. The others may be as long as their record.
+_SHORT = frozenset(("control", "topic"))
+#: Bytes of a body of RocketMQ, of which its clients compress the long ones, for a byte of the log.
+_UNPACKED = 8
+#: More than Spark sends to every executor: the size of rows of which nothing is known.
+_UNKNOWN_BYTES = 2**62
 #: Ends of the numbers of Spark.
 _LEAST, _MOST = -(2**63), 2**63 - 1
 _INDEX, _TERM = ("index", "BIGINT"), ("term", "BIGINT")
@@ -239,16 +245,26 @@ class PushedScan:
         return _cut(parts, ((first, last - 1),) if first < last else ())
 
     def _size(self, parts: Sequence[LogPart], rows: int | None) -> int:
-        """Bytes of rows: those of the log for a body, the widths of the other columns."""
-        columns = self.scan.columns
+        """
+        Bytes of rows: those of the log for bodies and headers, the widths of the other columns. Spark sends
+        few bytes to every executor, so these are rather too many.
+        """
+        options, columns = self.scan.options, self.scan.columns
         log_bytes = sum(part.size_bytes for part in parts)
-        has_body = any(column.name.lower() in ("body", "body_text") for column in columns)
-        if rows is None:
-            return max(log_bytes, 1)
-        each = _ROW_BYTES + sum(map(_width, columns))
         count = sum(part.end - part.begin for part in parts)
-        bodies = max(log_bytes - ENTRY_HEADER_SIZE * count, 0) * rows // max(count, 1) if has_body else 0
-        return max(each * rows + bodies, 1)
+        names = {column.name.lower() for column in columns}
+        # A part of a record is at most in two columns: headers and key, body and text.
+        copies = min(sum(map(_is_long, columns)), 2)
+        if options.format == ROCKETMQ and options.decompress and "body" in names:
+            copies *= _UNPACKED
+        if rows is None:
+            return max(log_bytes * max(copies, 1), 1)
+        # (positions that are damaged, or that an archive lacks, make no sense)
+        if 2 * log_bytes < ENTRY_HEADER_SIZE * count:
+            return _UNKNOWN_BYTES
+        each = _ROW_BYTES + sum(map(_width, columns))
+        bodies = max(log_bytes - ENTRY_HEADER_SIZE * count, 0) * rows // max(count, 1)
+        return max(each * rows + bodies * copies, 1)
 
     # -- reading --------------------------------------------------------------------------------
 
@@ -314,10 +330,11 @@ class PushedScan:
         """The row of the aggregates; None: too much is to be read for it here."""
         options = self.scan.options
         is_near = not options.bootstrap and not options.archive and not any(one.is_archived for one in parts)
-        most = int((COUNTED_TASKS if is_near else COUNTED_TASKS_FAR) * options.partition_bytes)
+        tasks = COUNTED_TASKS if is_near else COUNTED_TASKS_FAR
+        most = int(tasks * min(options.partition_bytes, _TASK_BYTES))
         if not any(name.startswith("count") for name in self.pushed.aggregates):
             return self._ends(parts, most)
-        return self._totals(parts) if sum(part.size_bytes for part in parts) <= most else None
+        return self._totals(parts) if sum(map(_cost, parts)) <= most else None
 
     def _ends(self, parts: Sequence[LogPart], most: int) -> tuple[int | None, ...] | None:
         """Index and term never fall, so the first and the last row have the least and the greatest."""
@@ -331,7 +348,7 @@ class PushedScan:
                 found.add(one)
                 if one.count:
                     break
-                left -= piece.size_bytes
+                left -= _cost(piece)
             if not found.count:
                 break
         return found.row(self.pushed.aggregates)
@@ -463,10 +480,17 @@ def _backward(parts: Sequence[LogPart]) -> Iterator[LogPart]:
             end, look = begin, look * _GROWTH
 
 
+def _cost(part: LogPart) -> int:
+    """Bytes of the log, at least those of headers: a damaged position makes a part appear short."""
+    return max(part.size_bytes, ENTRY_HEADER_SIZE * (part.end - part.begin))
+
+
+def _is_long(column: Column) -> bool:
+    return not pa.types.is_primitive(column.arrow) and column.name.lower() not in _SHORT
+
+
 def _width(column: Column) -> int:
-    """Bytes of a value in Spark; the body is counted by the log."""
-    if column.name.lower() in ("body", "body_text"):
+    """Bytes of a value in Spark; the log counts long ones."""
+    if _is_long(column):
         return 0
     return column.arrow.bit_width // 8 if pa.types.is_primitive(column.arrow) else _VALUE_BYTES
-
-

@@ -60,9 +60,11 @@ final class Pushed {
         if (found == null) {
             return Taken.NOT;
         }
-        Ranges all = found.and(ranges.getOrDefault(column, Ranges.ALL));
+        Ranges before = ranges.getOrDefault(column, Ranges.ALL);
+        Ranges all = found.and(before);
         boolean isWhole = all.count() <= RANGES;
-        ranges.put(column, isWhole ? all : all.hull());
+        // Spark does not compare again what was taken exactly before.
+        ranges.put(column, isWhole ? all : found.hull().and(before));
         return isWhole && !isNullable(column) ? Taken.EXACTLY : Taken.PARTLY;
     }
 
@@ -99,7 +101,7 @@ final class Pushed {
         }
         List<String> known = isLedger ? List.of("index", "term", "time")
             : List.of("index", "term", "storetimestamp", "physicaloffset");
-        return known.contains(found) ? found : null;
+        return found != null && known.contains(found) ? found : null;
     }
 
     /** The values, without null, for which a predicate of one column is true; null: not understood. */
@@ -130,7 +132,7 @@ final class Pushed {
                 return Ranges.values(values);
             case "IS_NULL":
             case "IS_NOT_NULL":
-                return isNullable(columnOf(predicate)) || !(children[0] instanceof NamedReference) ? null
+                return !(children[0] instanceof NamedReference) || isNullable(columnOf(predicate)) ? null
                     : predicate.name().equals("IS_NULL") ? Ranges.NONE : Ranges.ALL;
             default:
                 return children.length == 2 ? compared(predicate.name(), children[0], children[1]) : null;

@@ -65,23 +65,36 @@ final class Ranges {
     }
 
     Ranges not() {
-        Ranges found = ALL;
+        List<long[]> found = new ArrayList<>();
+        long first = Long.MIN_VALUE;
         for (long[] span : spans) {
-            found = found.and(before(span[0]).or(after(span[1])));
+            if (first < span[0]) {
+                found.add(new long[] {first, span[0] - 1});
+            }
+            if (span[1] == Long.MAX_VALUE) {
+                return new Ranges(found);
+            }
+            first = span[1] + 1;
         }
-        return found;
+        found.add(new long[] {first, Long.MAX_VALUE});
+        return new Ranges(found);
     }
 
     Ranges and(Ranges other) {
         List<long[]> found = new ArrayList<>();
-        for (long[] one : spans) {
-            for (long[] two : other.spans) {
-                if (Math.max(one[0], two[0]) <= Math.min(one[1], two[1])) {
-                    found.add(new long[] {Math.max(one[0], two[0]), Math.min(one[1], two[1])});
-                }
+        for (int at = 0, others = 0; at < spans.size() && others < other.spans.size();) {
+            long[] one = spans.get(at);
+            long[] two = other.spans.get(others);
+            if (Math.max(one[0], two[0]) <= Math.min(one[1], two[1])) {
+                found.add(new long[] {Math.max(one[0], two[0]), Math.min(one[1], two[1])});
+            }
+            if (one[1] < two[1]) {
+                at++;
+            } else {
+                others++;
             }
         }
-        return joined(found);
+        return new Ranges(found);
     }
 
     int count() {
