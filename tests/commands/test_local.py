@@ -99,7 +99,7 @@ class PlanTests(CliCase):
                             "name another directory with --dir")
 
     def test_lock_of_another(self) -> None:
-        """A lock that is no file of this user stops the start with a sentence."""
+        """A lock that is not a file of this user stops the start with a sentence."""
         self.patch(local.tempfile, "gettempdir", lambda: str(self.directory))
         (self.directory / f"dledger-local-{os.getuid()}").symlink_to("elsewhere")
         self.refused(lambda: local._alone().__enter__(), "is not a file of this user", "TMPDIR")
