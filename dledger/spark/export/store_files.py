@@ -27,7 +27,6 @@ import fcntl
 import json
 import os
 import shutil
-import stat
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -113,15 +112,14 @@ class LocalFolder:
 def _remove_unlocked(folder: Path) -> None:
     """Remove a L{LocalFolder} of a process that has ended; anything else, as an OUT of this name, stays."""
     try:
-        found = folder.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        if folder.lstat().st_uid != os.getuid():
             return
         lock = os.open(folder / _LOCK_NAME, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         return
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)  # (It follows no link.)
     except BlockingIOError:
         pass
     finally:
