@@ -376,13 +376,14 @@ class RefusalTests(ExportCase):
         for address, part in (
             ("s3:/bucket/x", "write a path such as ./out, or a URL such as s3://bucket/out"),
             ("file:///x/y", "write its path alone"), ("s4://bucket/x", "Allowed are a directory, and a URL"),
+            ("s3://", "names no bucket"),
         ):
             source = ExportSource.of({"path": self.ledger.path})
             self.assertIn(part, str(self.assertRaises(
                 ExportError, Exporter.open, address, source, ExportSettings())))
             self.assertFalse(Path(address).exists())
         source = ExportSource.of({"path": self.ledger.path, "archive": "s3://bucket/log"})
-        for address in ("s3://bucket/log", "s3://bucket//log/x/"):
+        for address in ("s3://bucket/log", "s3://bucket//log/x/", "s3a://bucket/log/x"):
             self.assertIn(f"{address} is in the directory of the log, s3://bucket/log", str(self.assertRaises(
                 ExportError, Exporter.open, address, source, ExportSettings())))
 

@@ -131,8 +131,11 @@ class RefusalTests(_InDirectory):
             self.assertIn(part, message)
 
     def test_other_settings(self) -> None:
-        """Parts of one directory are alike."""
-        self.open().close()
+        """Parts of one directory are alike; a run that ended before its first entry has fixed nothing."""
+        self.open(format="parquet").close()
+        directory = self.open()
+        directory.begin(0)
+        directory.close()
         self.assertRefused("format=jsonl", "parquet is asked", format="parquet")
         self.assertRefused("columns=index,body", "index is asked", columns=["index"])
         self.assertRefused("new directory", extra="x")

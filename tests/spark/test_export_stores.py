@@ -7,13 +7,14 @@ import json
 import os
 import random
 from collections.abc import Callable
+from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.spark.export import store_files
 from dledger.spark.export.exporter import Exporter, ExportSettings, ExportSource
 from dledger.spark.export.files import ExportError
-from dledger.spark.export.store_files import StoreExport
+from dledger.spark.export.store_files import LocalFolder, StoreExport
 from dledger.storage.backups.place import RemotePlace
 from tests.spark.ledgers import Ledger
 from tests.storage.archive_store import AFTER, BEFORE, FaultyStore, InThisThread, Killed
@@ -148,6 +149,25 @@ class FilesTests(StoreCase):
         self.files.faults = {len(self.files.calls) + 15: BEFORE}
         self.assertRaises(OSError, self.export, SMALL)
         self.assertEqual(os.listdir(place), [])
+
+    def test_left_by_a_kill(self) -> None:
+        """The next export removes them; those of a running one, and what is no such directory, stay."""
+        place = Path(self.mktemp()).absolute()
+        place.mkdir()
+        self.patch(store_files.tempfile, "tempdir", str(place))
+        running, killed, elsewhere = (LocalFolder() for _ in range(3))
+        self.addCleanup(running.close)
+        moved = elsewhere.path.rename(place / "elsewhere")
+        for folder in (killed, elsewhere):
+            os.close(folder._lock)
+            folder._lock = -1
+        elsewhere.path.symlink_to(moved)
+        out = place / "dledger-export-2026"
+        out.mkdir()
+        (out / "_lock").write_text("")
+        self.export()
+        self.assertEqual(set(place.iterdir()), {running.path, moved, elsewhere.path, out})
+        self.assertTrue(list(moved.iterdir()))
 
 
 class FaultTests(StoreCase):

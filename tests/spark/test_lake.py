@@ -6,9 +6,11 @@ fail.
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +19,7 @@ from typing import Any
 import attrs
 import pyarrow as pa
 import pyarrow.parquet as pq
+from botocore.exceptions import NoCredentialsError
 from click.testing import CliRunner
 from deltalake import DeltaTable
 from pyiceberg.catalog.rest import RestCatalog
@@ -30,6 +33,8 @@ from dledger.daemons.data.export import Options
 from dledger.spark.export.delta_table import split_options
 from dledger.spark.export.exporter import Exporter, ExportSettings, ExportSource
 from dledger.spark.export.files import ExportError
+from dledger.spark.export.iceberg_catalog import StoreFileIO
+from dledger.spark.export.store_files import StoreExport
 from dledger.spark.export.tables import TableExporter, open_export
 from protocols.wire.rocketmq.message import encode_message, make_message
 from tests.spark.ledgers import Ledger, plain_rows
@@ -209,6 +214,27 @@ class EndTests(LakeCase):
             self.assertOnce(kind, "s3://bucket/out")
             self.fresh()
 
+    def test_files_of_others(self) -> None:
+        """No table is made beside them, and those that came later outside of its folders stay."""
+        put = self.server.s3.put_object
+        put(Bucket="bucket", Key="out/sales.parquet", Body=b"")
+        for kind in (DELTA, ICEBERG):
+            said = str(self.assertRaises(ExportError, self.export, kind, "s3://bucket/out"))
+            self.assertIn("'sales.parquet' is in it", said)
+        self.assertEqual(self.server.keys(), ["out/sales.parquet"])
+        self.fresh()
+        put(Bucket="bucket", Key="out/metadata/00000-left-by-a-kill.metadata.json", Body=b"")
+        self.export(ICEBERG, "s3://bucket/out")
+        put(Bucket="bucket", Key="out/sales/2026.parquet", Body=b"")
+        other = attrs.evolve(self.settings(ICEBERG), table="logs.other")
+        self.assertIn("'data' is in it", str(self.assertRaises(
+            ExportError, self.export, ICEBERG, "s3://bucket/out", other)))
+        with self.exporter(ICEBERG, "s3://bucket/out") as exporter:
+            assert isinstance(exporter, TableExporter)
+            exporter.table.maintain(compacts=True, expire_days=0, now_s=time.time() + 60)
+        self.assertIn("out/sales/2026.parquet", self.server.keys())
+        self.assertNotIn("out/metadata/00000-left-by-a-kill.metadata.json", self.server.keys())
+
     def test_sidecar(self) -> None:
         """The service has the same options, and writes the same files."""
         options = Options()
@@ -229,7 +255,7 @@ class EndTests(LakeCase):
         """Each with the words for what is allowed."""
         for words, part in (
             (("s3://absent/x",), "s3://absent/x cannot be used: The specified bucket does not exist"),
-            (("s3://absent/x", "--to", "delta"), "s3://absent/x cannot be"),
+            (("s3://absent/x", "--to", "delta"), "The specified bucket does not exist"),
             (("s3://bucket/x", "--to", "delta", "--store-option", "default_block_size=9"),
              "--store-option default_block_size: the package deltalake, which commits, has no such option"),
             (("s3://bucket/x", "--to", "iceberg"), "an Iceberg table at a URL needs --catalog"),
@@ -245,6 +271,26 @@ class EndTests(LakeCase):
             self.assertIn(part, said)
             self.assertNotIn("Traceback", said)
         self.assertEqual(self.server.keys(), [])
+
+    def test_driver_error(self) -> None:
+        """Of the store's package, as without credentials: a sentence, too."""
+        def refuse(*_words: object) -> None:
+            raise NoCredentialsError
+
+        self.patch(StoreFileIO, "_get_fs", refuse)
+        settings = attrs.evolve(self.settings(ICEBERG), catalog=f"sqlite:///{os.path.abspath('keyless.db')}")
+        said = str(self.assertRaises(ExportError, self.export, ICEBERG, "s3://bucket/x", settings))
+        self.assertIn("s3://bucket/x cannot be made: NoCredentialsError: Unable to locate credentials", said)
+
+    def test_full_disk(self) -> None:
+        """It is that of this machine, not the store."""
+        def full(*_words: object) -> None:
+            raise OSError(errno.ENOSPC, "no space")
+
+        self.patch(StoreExport, "stage", full)
+        status, said = self.run_command("s3://bucket/x")
+        self.assertEqual(status, 1)
+        self.assertIn(f"Parts wait in {tempfile.gettempdir()}, which is full", said)
 
     def test_options_of_delta(self) -> None:
         """Those of s3fs have other names there; its own are not given to s3fs."""
@@ -329,6 +375,17 @@ class TwoTests(LakeCase):
                     said = str(self.assertRaises(ExportError, first.step, 0, is_last=True))
                 self.assertIn(f"another export writes to the {kind.title()} table {out}", said)
                 self.assertOnce(kind, out)
+
+    def test_other_begins(self) -> None:
+        """Another export makes the table, and writes to it, while this one makes it."""
+        for kind in (DELTA, ICEBERG):
+            out = f"s3://bucket/begun-{kind}"
+            with self.exporter(kind, out) as first:
+                self.export(kind, out)
+                said = str(self.assertRaises(ExportError, first.step, 0, is_last=True))
+            self.assertIn(f"another export writes to the {kind.title()} table {out}: it has come to "
+                          "offset 20, this one to 0", said)
+            self.assertOnce(kind, out)
 
     def test_at_the_same_moment(self) -> None:
         """The pointer of a catalog moves between the check of a commit and its effect."""

@@ -84,7 +84,7 @@ class PageTests(SynchronousTestCase):
         reported = self.run_piece(program.replace(_ADDRESSES, peers), sys.executable, "-c")
         self.assertIn("{\"id\":999}", reported)
         found = self.run_piece(by_name, "bash", "-ec")
-        self.assertRegex(found, r"(?m)^10\d\d\t\d+$")
+        self.assertRegex(found, r"(?m)^20\d\d\t\d+$")
         self.run_piece(export.replace(" --follow", ""), "bash", "-ec")
         self.assertTrue(list((self.home / "out").glob("part-*.parquet")))
         self.assertTrue(all((self.home / name).is_dir() for name in ("lake/_delta_log", "ice")))

@@ -219,6 +219,7 @@ class ReadTests(LedgerCase):
         os.makedirs(empty)
         for path, words in (
             (os.path.dirname(self.path), "holds members' directories"),
+            (os.path.dirname(os.path.dirname(self.path)), "name one of them .*/dledger-"),
             (f"{self.path}/nowhere", "does not exist"), (empty, "is not a member's directory"),
         ):
             with self.subTest(path=path):

@@ -146,6 +146,15 @@ class GroupLogTests(SynchronousTestCase):
         self.refused(lambda: self.make(follower, timeout_ms=50).append("p", 0, [b"a"], ()),
                      "n0: no connection to")
 
+    def test_unknown_group(self) -> None:
+        """It ends at once if no member has the group; a member that does not answer may have it."""
+        other, away = FakeMember("n0", [], group="other"), FakeMember("n1", [])
+        away.close()
+        self.refused(lambda: self.make(other, timeout_ms=2**31).append("p", 0, [b"a"], ()),
+                     "group 'default' takes no rows: no leader found (n0: it refuses: UNKNOWN_GROUP)")
+        self.refused(lambda: self.make(other, away, timeout_ms=50).append("p", 0, [b"a"], ()),
+                     "has taken no rows for 50 ms")
+
     def test_final_refusals(self) -> None:
         """They end the batch, with the reason."""
         for code, said in (

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 import uuid
 from collections.abc import Mapping
@@ -59,6 +60,8 @@ _NEWEST = 16
 #: Nothing is deleted by itself, whoever commits.
 _CONFIGURATION = {"delta.enableExpiredLogCleanup": "false"}
 _AFTERWARDS = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
+#: Letters of one of the package's errors, at most.
+_SAID_MAX = 600
 #: Options of s3fs, and the names that the package has for them.
 _OF_S3 = {
     "key": "aws_access_key_id", "secret": "aws_secret_access_key", "token": "aws_session_token",
@@ -121,6 +124,11 @@ class DeltaExport(ExportTable):
         self._run = "" if self._local else f"-{uuid.uuid4().hex}"
         self._added: tuple[ExportPart, list[AddAction]] | None = None
         super().__init__(place, form)
+
+    def said(self, error: Exception) -> str:
+        """All lines, as the reason is in the last ones, without the package's colours and arrows."""
+        lines = (line.strip(" \u21b3") for line in re.sub("\x1b\\[[0-9;]*m", "", str(error)).splitlines())
+        return f"{type(error).__name__}: {': '.join(filter(None, lines))[:_SAID_MAX]}"
 
     def is_there(self) -> bool:
         return self.load() if self._local is None else (self._local / _LOG_NAME).is_dir()

@@ -13,7 +13,9 @@ Knows nothing of clocks, threads, signals and terminals.
 
 from __future__ import annotations
 
+import errno
 import os
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
@@ -272,7 +274,9 @@ class ExportRun(RunningExport):
     def _explained(self, error: OSError) -> Exception:
         # (Arrow's own sentence names neither the place nor, at its begin, the reason.)
         if is_url(self._plan.out):
-            return ExportError(f"{self._plan.out} cannot be written: {error}")
+            where = (f". Parts wait in {tempfile.gettempdir()}, which is full: TMPDIR names another directory"
+                     if error.errno == errno.ENOSPC else "")
+            return ExportError(f"{self._plan.out} cannot be written: {error}{where}")
         if error.errno is None:
             return error
         return ExportError(f"{self._plan.out} cannot be written: {os.strerror(error.errno)}")

@@ -573,5 +573,7 @@ def check_apart(out: str | os.PathLike[str], scan: Scan) -> None:
 
 
 def _plain(where: str) -> str:
-    """A path without links, or a URL without needless slashes."""
-    return re.sub("(?<!:)/+", "/", where).rstrip("/") if is_url(where) else os.path.realpath(where)
+    """A path without links, or a URL without needless slashes and other names of S3."""
+    if not is_url(where):
+        return os.path.realpath(where)
+    return re.sub("(?<!:)/+", "/", re.sub("^s3[an]:", "s3:", where)).rstrip("/")

@@ -365,7 +365,7 @@ def read_state(
     @param name: of the state in it.
     @param data: its bytes.
     @param settings: those of now.
-    @raise ExportError: it is damaged, or was begun with other settings.
+    @raise ExportError: it is damaged, or has entries with other settings.
     """
     try:
         state: ExportState = json.loads(data.decode())
@@ -380,6 +380,8 @@ def read_state(
         ) from None
     if version != _VERSION:
         raise ExportError(f"{where}/{name} is of version {version}; this program knows {_VERSION}")
+    if state["next"] is None:
+        return new_state(settings)  # It ended before its first entry, so no file has the old settings.
     for setting, value in settings.items():
         if said.get(setting) != value:
             raise ExportError(

@@ -16,6 +16,7 @@ exports one wins.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
@@ -39,6 +40,20 @@ _STORE_OPTIONS = "dledger.store-options"
 _ALLOWED = ("allowed are the URI of a data base (sqlite:///..., postgresql+psycopg2://...), of a REST "
             "catalog (http://..., https://...), and the name of a catalog of type sql or rest in PyIceberg's "
             "configuration")
+
+
+#: Packages of fsspec's stores, and the errors that come through as they are, as without credentials.
+_DRIVER_ERRORS = (
+    ("botocore.exceptions", "BotoCoreError"), ("botocore.exceptions", "ClientError"),
+    ("aiohttp", "ClientError"), ("google.auth.exceptions", "GoogleAuthError"),
+    ("azure.core.exceptions", "AzureError"),
+)
+
+
+def driver_errors() -> tuple[type[Exception], ...]:
+    """Of the stores that this process uses."""
+    return tuple(getattr(sys.modules[module], name) for module, name in _DRIVER_ERRORS
+                 if module in sys.modules)
 
 
 class _Deadline(HTTPAdapter):

@@ -51,7 +51,7 @@ from pyiceberg.transforms import IdentityTransform
 from sqlalchemy.exc import SQLAlchemyError
 
 from dledger.spark.export.files import ExportError, ExportPart, sync_directory
-from dledger.spark.export.iceberg_catalog import StoreFileIO, open_catalog
+from dledger.spark.export.iceberg_catalog import StoreFileIO, driver_errors, open_catalog
 from dledger.spark.export.table_place import LocalTablePlace, TablePlace
 from dledger.spark.export.table_target import RANGE, STATE, ExportTable, TableForm, TableState
 from dledger.storage.backups.place import RemoteDisk
@@ -73,6 +73,8 @@ STORE_WAIT_S = 120.0
 _NO_RETRY = {"commit.retry.num-retries": "0"}
 _CODECS = {"none": "uncompressed"}
 _SCHEME = "file://"
+#: Folders of a table: of its rows, and of the descriptions of its versions.
+_FOLDERS = _DATA, _METADATA = "data", "metadata"
 #: Ends of the names of a table's files.
 _OURS = (".parquet", ".avro", ".metadata.json")
 
@@ -158,10 +160,6 @@ class IcebergExport(ExportTable):
     """Writes the rows of an export into an Iceberg table, one snapshot for each range of the log."""
 
     kind = "Iceberg"
-    errors = (
-        CommitFailedException, CommitStateUnknownException, ValidationException, TableAlreadyExistsError,
-        NamespaceAlreadyExistsError, RESTError, SQLAlchemyError, OSError, ValueError,
-    )
     _table: Table
     _part: HeldPart
     _opened: SqlCatalog | RestCatalog | None = None
@@ -175,6 +173,14 @@ class IcebergExport(ExportTable):
         #: The address of the table.
         self._location = where if is_url(where) else f"{_SCHEME}{where}"
         super().__init__(place, form)
+
+    @property
+    def errors(self) -> tuple[type[Exception], ...]:
+        """See L{ExportTable}."""
+        return (
+            CommitFailedException, CommitStateUnknownException, ValidationException, TableAlreadyExistsError,
+            NamespaceAlreadyExistsError, RESTError, SQLAlchemyError, OSError, ValueError, *driver_errors(),
+        )
 
     def is_there(self) -> bool:
         return self.load() if self._is_shared else CATALOG_NAME in self.place.names()
@@ -228,8 +234,22 @@ class IcebergExport(ExportTable):
             self._name, schema=self.form.schema, location=self._location,
             properties={"write.parquet.compression-codec": codec, **_NO_RETRY},
         ) as change, change.update_spec() as spec:
+            if is_url(self.path):
+                self._check_empty(change._table)
             for name in self.form.partition_by:
                 spec.add_field(name, IdentityTransform(), name)
+
+    def _check_empty(self, table: Table) -> None:
+        """A killed run may have left metadata. @raise ExportError: the place has files of others."""
+        worker = CallWorker(STORE_WAIT_S)
+        try:
+            found = RemoteDisk(table.io.get_fs(_kind_of(self._location)), worker).listdir(self._location)
+        finally:
+            worker.close()
+        foreign = [name for name in found if name != _METADATA and not name.startswith(("_", "."))]
+        if foreign:
+            raise ExportError(f"{self.path} is not empty ({foreign[0]!r} is in it), and the catalog has no "
+                              f"table {'.'.join(self._name)} there: name a new place")
 
     def _ancestors(self) -> Iterable[Snapshot]:
         current = self._table.current_snapshot()
@@ -340,7 +360,8 @@ class IcebergExport(ExportTable):
         if is_url(self.path):
             return self._unlink_remote(needed, limit_s)
         gone = 0
-        for path in sorted(Path(_plain(self._location)).rglob("*")):
+        top = Path(_plain(self._location))
+        for path in sorted(path for folder in _FOLDERS for path in (top / folder).rglob("*")):
             is_old = path.name.endswith(_OURS) and path.stat().st_mtime < limit_s
             if is_old and os.path.realpath(path) not in needed:
                 path.unlink()
@@ -349,10 +370,10 @@ class IcebergExport(ExportTable):
 
     def _unlink_remote(self, needed: set[str], limit_s: float) -> int:
         """In a store. @return: the number of files."""
-        files = self._table.io.get_fs(self._location.partition("://")[0])
+        files = self._table.io.get_fs(_kind_of(self._location))
         worker = CallWorker(STORE_WAIT_S)
         disk = RemoteDisk(files, worker)
-        gone, folders = 0, [self._location]
+        gone, folders = 0, [f"{self._location}/{folder}" for folder in _FOLDERS]
         try:
             while folders:
                 folder = folders.pop()
@@ -378,6 +399,10 @@ class IcebergExport(ExportTable):
                 found.add(manifest.manifest_path)
                 found |= {entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io)}
         return {_plain(location) for location in found}
+
+
+def _kind_of(location: str) -> str:
+    return location.partition("://")[0]
 
 
 def _plain(location: str) -> str:

@@ -23,7 +23,9 @@ later ones may belong to a later run.
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import shutil
 import tempfile
 import uuid
@@ -45,6 +47,9 @@ from dledger.storage.backups.place import RemotePlace, opened_place
 from dledger.values.errors import DirectoryError
 
 STATES_NAME = "_export"
+#: The name of a L{LocalFolder} begins so, and a file in it is locked.
+_FOLDER = "dledger-export-"
+_LOCK_NAME = "_staging-lock"
 #: Bytes of a file that are given to a store at a time.
 _CHUNK_BYTES = 4 * 1024 * 1024
 #: Times that an opening looks at the state again, because another run has written the next one.
@@ -75,6 +80,52 @@ def file_chunks(path: Path) -> Iterator[bytes]:
             yield chunk
 
 
+class LocalFolder:
+    """
+    A directory of this machine for files on their way into a store.
+
+    Rule: it is locked as long as its process lives. The next one of the same user removes those that were
+    left by killed processes, and so have no lock: else each kill would cost the bytes of a part.
+
+    @ivar path: of the directory.
+    """
+
+    def __init__(self) -> None:
+        """@raise OSError: it cannot be made."""
+        top = Path(tempfile.gettempdir())
+        for left in top.glob(f"{_FOLDER}*"):
+            _remove_unlocked(left)
+        # Under its name it is never seen without a lock.
+        new = Path(tempfile.mkdtemp(prefix=f"new-{_FOLDER}", dir=top))
+        self._lock = os.open(new / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self.path = new.rename(top / new.name.removeprefix("new-"))
+
+    def close(self) -> None:
+        """Remove it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def _remove_unlocked(folder: Path) -> None:
+    """Remove a L{LocalFolder} of a process that has ended; anything else, as an OUT of this name, stays."""
+    try:
+        if folder.lstat().st_uid != os.getuid():
+            return
+        lock = os.open(folder / _LOCK_NAME, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder, ignore_errors=True)  # (It follows no link.)
+    except BlockingIOError:
+        pass
+    finally:
+        os.close(lock)
+
+
 class StoreExport(KeptExport):
     """
     An open export; a run that was opened before cannot go on.
@@ -90,7 +141,7 @@ class StoreExport(KeptExport):
         self._number = number
         self._run = uuid.uuid4().hex
         self._kept = 0
-        self._local = Path(tempfile.mkdtemp(prefix="dledger-export-"))
+        self._local = LocalFolder()
 
     @classmethod
     def open(cls, place: RemotePlace, settings: Mapping[str, object]) -> StoreExport:
@@ -125,9 +176,9 @@ class StoreExport(KeptExport):
                     export._recover(stale)
                     return export
             except BaseException:
-                export._forget()
+                export._local.close()
                 raise
-            export._forget()
+            export._local.close()
         raise ExportError(f"{place.directory} is being written by other exports: let one of them go on")
 
     @classmethod
@@ -196,9 +247,9 @@ class StoreExport(KeptExport):
         for staged, final in files:
             name = f"{PENDING_NAME}/{self._run}-{self._kept}"
             self._kept += 1
-            self._place.put(name, file_chunks(self._local / PENDING_NAME / staged))
+            self._place.put(name, file_chunks(self._local.path / PENDING_NAME / staged))
             kept.append([name, final])
-            (self._local / PENDING_NAME / staged).unlink()
+            (self._local.path / PENDING_NAME / staged).unlink()
         return kept
 
     def _show(self, files: Sequence[Sequence[str]]) -> None:
@@ -222,14 +273,11 @@ class StoreExport(KeptExport):
 
     def stage(self, name: str) -> Path:
         """A new path on this machine for an unfinished file."""
-        return staged_path(self._local, name)
-
-    def _forget(self) -> None:
-        shutil.rmtree(self._local, ignore_errors=True)
+        return staged_path(self._local.path, name)
 
     def close(self) -> None:
         """Remove the files of this machine, and end the calls of the store."""
-        self._forget()
+        self._local.close()
         self._place.close()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from dledger.spark.export.files import (
     sync_staged,
     take_lock,
 )
-from dledger.spark.export.store_files import file_chunks, store_place
+from dledger.spark.export.store_files import LocalFolder, file_chunks, store_place
 from dledger.storage.backups.place import RemotePlace
 
 
@@ -108,16 +107,16 @@ class StoreTablePlace(TablePlace):
         """@param options: of the store, as fsspec's. @raise ExportError: see L{store_place}."""
         self.place: RemotePlace = store_place(url, options)
         super().__init__(self.place.directory)
-        self._local = Path(tempfile.mkdtemp(prefix="dledger-export-"))
+        self._local = LocalFolder()
 
     def names(self) -> list[str]:
         return self.place.disk.listdir(self.where)
 
     def stage(self, name: str) -> Path:
-        return staged_path(self._local, name)
+        return staged_path(self._local.path, name)
 
     def staged(self, name: str) -> Path:
-        return self._local / PENDING_NAME / name
+        return self._local.path / PENDING_NAME / name
 
     def publish(self, files: Sequence[tuple[str, str]]) -> None:
         for staged, final in files:
@@ -127,5 +126,5 @@ class StoreTablePlace(TablePlace):
                 path.unlink()
 
     def close(self) -> None:
-        shutil.rmtree(self._local, ignore_errors=True)
+        self._local.close()
         self.place.close()

@@ -178,7 +178,11 @@ class ExportTable(ABC):
     """
 
     kind: str
-    errors: tuple[type[Exception], ...]
+
+    @property
+    @abstractmethod
+    def errors(self) -> tuple[type[Exception], ...]:
+        """See the class."""
 
     def __init__(self, place: TablePlace, form: TableForm) -> None:
         """
@@ -363,10 +367,7 @@ class ExportTable(ABC):
                 self._state = state
                 return
             if found != before:
-                raise ExportError(
-                    f"another export writes to the {self.kind} table {self.path}: it has come to offset "
-                    f"{found.next if found else '?'}, this one to {part.first}. Let one of them go on"
-                )
+                raise self._lost(found)
         raise ExportError(
             f"offsets {part.first} to {part.last} cannot be committed to the {self.kind} table {self.path}: "
             f"{self.said(failure) if failure is not None else 'the table does not show the commit'}"
@@ -397,6 +398,12 @@ class ExportTable(ABC):
             ) from error
         return "; ".join(done)
 
+    def _lost(self, other: TableState | None) -> ExportError:
+        return ExportError(
+            f"another export writes to the {self.kind} table {self.path}: it has come to offset "
+            f"{other.next if other else '?'}, this one to {self.next_index}. Let one of them go on"
+        )
+
     def _check(self) -> list[pa.Field]:
         """
         Compare the table with the form.
@@ -404,9 +411,12 @@ class ExportTable(ABC):
         @return: columns that the table lacks.
         @raise ExportError: they do not go together.
         """
-        found, partition_by, has_rows = self.layout()
+        schema, partition_by, has_rows = self.layout()
         what = f"the {self.kind} table {self.path}"
         if self._state is None and has_rows:
+            other = self.recorded()
+            if other is not None:  # since this one has begun
+                raise self._lost(other)
             raise ExportError(
                 f"{what} has rows and no property {STATE}, so no export has written them: name a new "
                 "directory, or an empty table"
@@ -420,7 +430,7 @@ class ExportTable(ABC):
             self._check_state(what, self._state)
         added = []
         for field in self.form.schema:
-            if field.name not in found.names:
+            if field.name not in schema.names:
                 if self._state is not None and field.name in self._state.written:
                     raise ExportError(
                         f"{what} has no column {field.name} any more, which the export has written: allowed "
@@ -428,14 +438,14 @@ class ExportTable(ABC):
                     )
                 added.append(field)
                 continue
-            there = plain_type(found.field(field.name).type)
+            there = plain_type(schema.field(field.name).type)
             if there != plain_type(field.type):
                 raise ExportError(
                     f"{what} has column {field.name} of type {there}, and this export writes {field.type}: "
                     "allowed are the same types, and columns that the table does not have yet. Name a new "
                     "directory, or leave the column out with --columns"
                 )
-        for field in found:
+        for field in schema:
             if field.name not in self.form.schema.names and not field.nullable:
                 raise ExportError(
                     f"{what} has column {field.name}, which must not be null and which this export does not "

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dledger.spark.formats.options import ScanOptions
-from dledger.spark.ledger.member_connection import MemberConnection, NotNative, Trouble
+from dledger.spark.ledger.member_connection import MemberConnection, MemberRefused, NotNative, Trouble
 from dledger.spark.ledger.members import parse_bootstrap
 from protocols.wire.ledger.messages import MetadataResponse
 
@@ -17,10 +17,15 @@ class LeaderLink:
         self._options = options
         self._addresses = parse_bootstrap(options.bootstrap)
         self._leader: MemberConnection | None = None
-        self._problems: dict[str, str] = {}
+        self._problems: dict[str, Trouble] = {}
 
     def connected(self) -> MemberConnection:
-        """The connection to the leader. @raise Trouble: there is none now."""
+        """
+        The connection to the leader.
+
+        @raise MemberRefused: all members refuse for good.
+        @raise Trouble: there is none now.
+        """
         if self._leader is None:
             self._problems.clear()
             asked: set[str] = set()
@@ -30,7 +35,8 @@ class LeaderLink:
                 self._try(member_id)
         if self._leader is None:
             reported = "; ".join(f"{member_id}: {why}" for member_id, why in sorted(self._problems.items()))
-            raise Trouble(f"no leader found ({reported})")
+            is_final = all(isinstance(problem, MemberRefused) for problem in self._problems.values())
+            raise (MemberRefused if is_final else Trouble)(f"no leader found ({reported})")
         return self._leader
 
     def _try(self, member_id: str) -> None:
@@ -44,19 +50,20 @@ class LeaderLink:
                 options.token_file,
             )
         except Trouble as trouble:
-            self._problems[member_id] = str(trouble)
+            self._problems[member_id] = trouble
             return
         try:
             answer = connection.metadata()
         except Trouble as trouble:
             connection.close()
-            java = ", and a leader of ours is needed" if isinstance(trouble, NotNative) else ""
-            self._problems[member_id] = f"{trouble}{java}"
+            if isinstance(trouble, NotNative):
+                trouble = NotNative(f"{trouble}, and a leader of ours is needed")
+            self._problems[member_id] = trouble
             return
         self._addresses = {**answer.peers, **self._addresses}
         if answer.role != "leader":
             connection.close()
-            self._problems[member_id] = _said(answer)
+            self._problems[member_id] = Trouble(_said(answer))
             return
         self._leader = connection
 

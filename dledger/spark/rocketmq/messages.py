@@ -353,8 +353,8 @@ class MessageDecoder(Decoder):
         name = f"entry {chunk.first + at}" if self._in_entries else f"the message at {physical[at]}"
         place_at = chunk.place_at + int(chunk.starts[at])
         place = f"{chunk.place} at {place_at if chunk.positions is None else int(physical[at])}"
-        raise DamageError(f"{name} is not a sound message: {place}: {what}. "
-                          "With option failOnDamage=false it is skipped")
+        raise DamageError(f"{name} is not a sound message: {place}: {what}. If no broker wrote this log, "
+                          "leave out format=rocketmq; with failOnDamage=false the message is skipped")
 
     def _batch(
         self, found: Found, unpacked: list[bytes], headers: FixedParts | None

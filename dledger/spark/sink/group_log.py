@@ -18,7 +18,7 @@ import numpy as np
 from dledger.spark.formats.log import PAUSE_MAX_S, PAUSE_S
 from dledger.spark.formats.record_headers import Place, sound_headers
 from dledger.spark.ledger.leader_link import LeaderLink
-from dledger.spark.ledger.member_connection import MemberConnection, Trouble
+from dledger.spark.ledger.member_connection import MemberConnection, MemberRefused, Trouble
 from dledger.spark.ledger.members import MembersLog
 from dledger.spark.sink.markers import SinkMarker, markers_in
 from dledger.spark.sink.options import SinkOptions
@@ -146,9 +146,11 @@ class GroupLog:
         return what
 
     def _connected(self) -> MemberConnection:
-        """The connection to the leader. @raise _Refused: there is none now."""
+        """The connection to the leader. @raise _Refused: there is none now. @raise SinkError: nor ever."""
         try:
             return self._link.connected()
+        except MemberRefused as refused:
+            raise SinkError(f"group {self._options.group!r} takes no rows: {refused}") from None
         except Trouble as trouble:
             raise _Refused(str(trouble)) from None
 

@@ -110,6 +110,8 @@ def opened_place(
         if options:
             raise DirectoryError(f"{target} is a directory, which has no options of a store")
         return DirectoryPlace(disk, rest if colon else target)
+    if not rest.strip("/"):
+        raise DirectoryError(f"{target} names no bucket, host or folder: write it as s3://bucket/log")
     try:
         from fsspec import core
     except ImportError:

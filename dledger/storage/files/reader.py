@@ -74,8 +74,7 @@ def require_ledger(disk: Disk, path: str, data_path: str) -> None:
     # A member without entries has neither data nor index.
     is_new = disk.exists(f"{path}/{COMMIT_MARK_NAME}") and not disk.exists(f"{path}/index")
     if not is_new and not disk.exists(data_path):
-        inside = disk.listdir(path) if disk.exists(path) else None
-        raise DirectoryError(_no_ledger(path, data_path, inside))
+        raise DirectoryError(_no_ledger(disk, path, data_path))
 
 
 def _refresh(files: SegmentReader, disk: Disk) -> None:
@@ -290,10 +289,19 @@ class LogReader:
         self.index.close()
 
 
-def _no_ledger(path: str, data_path: str, inside: list[str] | None) -> str:
-    if inside is None:
+def _no_ledger(disk: Disk, path: str, data_path: str) -> str:
+    if not disk.exists(path):
         return f"{path} does not exist: name a member's directory, <store_base_dir>/dledger-<self_id>"
-    members = [name for name in inside if name.startswith("dledger-")]
+    members = _members_in(disk, path)
+    for name in disk.listdir(path)[:8]:  # (dledger local has a directory for each member.)
+        members += [f"{name}/{member}" for member in _members_in(disk, f"{path}/{name}")]
     if members:
         return f"{path} holds members' directories: name one of them ({', '.join(members[:8])})"
     return f"{path} is not a member's directory: there is no {data_path}"
+
+
+def _members_in(disk: Disk, path: str) -> list[str]:
+    try:
+        return [name for name in disk.listdir(path) if name.startswith("dledger-")]
+    except OSError:
+        return []  # a file, for example
