@@ -122,14 +122,14 @@ SUITES = {
          "test_sink_staging", "test_docs"),
     ), quick=(
         ("test_sink",),
-        ("test_source", "test_columnar", "test_pushed", "test_stream", "test_golden", "test_messages",
-         "test_ways.CountTests", "test_ways.FunctionTests.test_udf", "test_ways.RowTests.test_stream"),
+        ("test_source", "test_columnar", "test_pushed.ScanTests", "test_pushed.PlanTests", "test_stream",
+         "test_golden", "test_messages", "test_ways.CountTests", "test_ways.FunctionTests.test_udf",
+         "test_ways.RowTests.test_stream"),
         ("test_seam", "test_executor", "test_envelopes", "test_sink_options", "test_sink_markers",
          "test_options", "test_sink_staging", "test_docs", "test_export", "test_scan", "test_sink_crashes",
          "test_choice", "test_sink_batch", "test_archive", "test_own_rows",
          "test_arrow", "test_message_shapes", "test_topic_queues"),
-        ("test_export_stores.FaultTests", "test_lake.EndTests.test_every_kind",
-         "test_lake.EndTests.test_sidecar", "test_lake.FaultTests.test_store",
+        ("test_export_stores.FaultTests.test_every_call", "test_lake.EndTests.test_every_kind",
          "test_lake.CatalogTests.test_sql"),
     ), prepare="tests.spark.jvms"),
 }

@@ -184,7 +184,7 @@ class PushedScan:
         pushed, pinned = self.pushed, self.pushed.pinned
         if pinned is None:
             with closing(self.scan.log()) as log:
-                pinned = Pinned(parts=tuple(self.scan.planned(log)), in_bytes=isinstance(log, SparkCommitLog))
+                pinned = Pinned(parts=tuple(self.scan.plan(log)), in_bytes=isinstance(log, SparkCommitLog))
                 parts = self._narrowed(pinned, log)
         elif pushed.term is None:
             parts = self._narrowed(pinned, None)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from typing import Protocol
 
 import attrs
@@ -340,22 +340,19 @@ class Scan:
             log.extent()
             return cut(log, self.options, begin, end)
 
-    def plan(self) -> list[LogPart]:
+    def plan(self, opened: ScannedLog | None = None) -> list[LogPart]:
         """
         The parts of the range that the options name now.
 
+        @param opened: the log, if it is open already.
         @raise ReadError, OptionError: see L{bounds}, L{parts}.
         """
-        with closing(self.log()) as log:
-            return self.planned(log)
-
-    def planned(self, log: ScannedLog) -> list[LogPart]:
-        """As L{plan}. @param log: the open log."""
-        begin, end = self.bounds(log.extent())
-        if isinstance(log, SparkCommitLog):
-            begin, end = log.narrowed(begin, end)
-            return log.wanted(cut(log, self.options, begin, end))
-        return cut(log, self.options, begin, end)
+        with closing(self.log()) if opened is None else nullcontext(opened) as log:
+            begin, end = self.bounds(log.extent())
+            if isinstance(log, SparkCommitLog):
+                begin, end = log.narrowed(begin, end)
+                return log.wanted(cut(log, self.options, begin, end))
+            return cut(log, self.options, begin, end)
 
     def reader(self) -> pa.RecordBatchReader:
         """
