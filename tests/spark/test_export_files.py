@@ -12,6 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.spark.export import files as export_files
 from dledger.spark.export.files import ExportDirectory, ExportError, ExportPart, part_name, partition_folder
+from dledger.spark.export.table_place import LocalTablePlace
 
 SETTINGS = {"format": "jsonl", "columns": ["index", "body"]}
 
@@ -149,6 +150,18 @@ class RefusalTests(_InDirectory):
         self.assertEqual(sorted(os.listdir(self.path)), [".keep", "precious.txt"])
         (self.path / "precious.txt").unlink()
         self.open()
+
+    def test_pending_of_others(self) -> None:
+        """Files in the place of unfinished ones stay, if no export has run in the directory or its table."""
+        theirs = self.path / "_pending" / "theirs"
+        theirs.parent.mkdir(parents=True)
+        theirs.write_text("only copy")
+        self.assertRefused("_pending has files of which no export knows", "new directory")
+        self.assertRaises(ExportError, LocalTablePlace(self.path).hold)
+        self.assertEqual(theirs.read_text(), "only copy")
+        (self.path / "_lock").touch()
+        self.open().close()
+        self.assertFalse(theirs.exists())
 
     def test_a_file(self) -> None:
         """A file is not a directory."""

@@ -336,7 +336,13 @@ class ExportDirectory(KeptExport):
 
 
 def take_lock(path: Path) -> int:
-    """The descriptor of the lock of an export. @raise ExportError: another process holds it."""
+    """
+    The descriptor of the lock of an export, whose holder may remove what is in C{_pending}.
+
+    @raise ExportError: another process holds it; or no export has ever run here, and C{_pending} has files.
+    """
+    if not (path / EXPORT_LOCK_NAME).exists() and any((path / PENDING_NAME).glob("*")):
+        raise ExportError(f"{path / PENDING_NAME} has files of which no export knows: name a new directory")
     lock = os.open(path / EXPORT_LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -187,6 +187,8 @@ class StoreExport(KeptExport):
         if not numbers:
             names = place.disk.listdir(place.directory)
             foreign = [name for name in names if not name.startswith(("_", "."))]
+            foreign += [f"{PENDING_NAME}/{name}"
+                        for name in place.disk.listdir(f"{place.directory}/{PENDING_NAME}")]
             numbers = _numbers(place)  # another run may have begun the export meanwhile
             if not numbers and foreign:
                 raise ExportError(
