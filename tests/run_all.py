@@ -2,7 +2,7 @@
 """
 Runs the checks of the project, one stage after the other, and adds up their counts.
 
-    python -m tests.run_all                             every kind of check, in 14 minutes: make test
+    python -m tests.run_all                             every kind of check, in 12 minutes: make test
     python -m tests.run_all --all                       every check: make test-all
     python -m tests.run_all --all --resume              without the stages that were green on the same tree
     python -m tests.run_all --only unit,sim

@@ -14,6 +14,7 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 import dledger
+from dledger.storage.manifests.document import encode_document
 from tests.golden.make import (
     CLI,
     CONSUMERS,
@@ -31,6 +32,34 @@ from tests.processes.members import ROOT, Member, ended_well
 from tests.processes.raft_brokers import RaftTrio
 
 RELEASES = sorted(path.parent for path in HERE.glob("*/expected.json"))
+
+
+#: The number of a later version.
+LATER = 97
+
+
+def made_later(directory: Path) -> dict[str, bytes]:
+    """
+    Give the files of a member, an archive or a backup the number of a later version.
+
+    @return: as of L{contents_of}.
+    """
+    for path in directory.rglob("identity"):
+        content = bytearray(path.read_bytes())
+        for slot in (0, len(content) // 2):
+            content[slot + 4 : slot + 8] = LATER.to_bytes(4, "big")
+        path.write_bytes(content)
+    for path in directory.rglob("*.json"):
+        document = json.loads(path.read_text())
+        if "archive" in document:
+            path.write_bytes(encode_document(document["format"], LATER, "archive", document["archive"]))
+    return contents_of(directory)
+
+
+def contents_of(directory: Path) -> dict[str, bytes]:
+    """All files except the locks, by their paths."""
+    return {str(path): path.read_bytes() for path in directory.rglob("*")
+            if path.is_file() and path.name != "lock"}
 
 
 class GoldenTests(SynchronousTestCase):
@@ -123,3 +152,31 @@ class GoldenTests(SynchronousTestCase):
             trio.start()
             self.check_broker(trio.brokers["n0"].connect(), expected["broker"])
             self.assertTrue(all(map(ended_well, trio.stop().values())))
+
+    def check_refused(self, directory: Path, contents: dict[str, bytes], *command: str) -> None:
+        """A program ends, and says which number it found, and which it reads; the files stay."""
+        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60)
+        self.assertNotEqual(done.returncode, 0, command)
+        self.assertRegex(done.stdout + done.stderr, rf"version {LATER}, (but )?this program reads (version )?1\b")
+        self.assertNotIn("Traceback", done.stdout + done.stderr)
+        self.assertEqual(contents_of(directory), contents)
+
+    def test_later_numbers(self) -> None:
+        """What a later version wrote is refused."""
+        for release in RELEASES:
+            sound = self.unpacked(release, "member")[0].rename(self.directory / f"{release.name}-sound")
+            for kind in ("member", "archive", "backup"):
+                directory, _ = self.unpacked(release, kind)
+                contents = made_later(directory)
+                new = self.directory / f"{release.name}-{kind}-new"
+                cli = (sys.executable, "-c", CLI)
+                if kind == "member":
+                    member = Member("n0", {"n0": "127.0.0.1:1"}, directory, options=MEMBER_OPTIONS)
+                    self.check_refused(directory, contents, *member.command)
+                    self.check_refused(directory, contents, *cli, "verify", str(directory / "dledger-n0"))
+                    continue
+                self.check_refused(directory, contents, *cli, "restore", str(directory), "--node-id", "n0",
+                                   "--peers", "n0-127.0.0.1:1", "--store", str(new))
+                self.assertFalse(new.exists())
+                self.check_refused(directory, contents, *cli, kind, str(sound / "dledger-n0"), str(directory))
+                self.check_refused(directory, contents, *cli, kind, "--verify", str(directory))

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.spark.export.exporter import Exporter, ExportSettings, ExportSource
+from dledger.spark.export.files import ExportError
 from tests.golden.make import HERE
 from tests.spark.sessions import patiently, spark
 
@@ -64,3 +65,15 @@ class GoldenTests(SynchronousTestCase):
             self.assertEqual(sorted(path.name for path in out.glob("part-*")), before)
             found = [row for name in before for row in pq.read_table(out / name)["index"].to_pylist()]
             self.assertEqual(sorted(found), expected["member"]["indexes"])
+
+    def test_later_export(self) -> None:
+        """An export of a later version is refused with both numbers, and stays as it was."""
+        for release in RELEASES:
+            (member, out), _ = self.unpacked(release, "member", "export")
+            state = out / "_export.json"
+            state.write_text(state.read_text().replace('"version": 1', '"version": 97'))
+            before = {path.name: path.read_bytes() for path in out.glob("*.*")}
+            source = ExportSource.of({"path": f"{member}/dledger-n0"}, (), ())
+            with self.assertRaisesRegex(ExportError, "is of version 97; this program knows 1"):
+                Exporter.open(out, source, ExportSettings())
+            self.assertEqual({path.name: path.read_bytes() for path in out.glob("*.*")}, before)
