@@ -11,18 +11,20 @@ from setuptools import find_packages, setup
 ROOT = Path(__file__).resolve().parent
 
 
-def version() -> str:
-    """With the commit, in a work tree of git; a source distribution keeps the one that it was made with."""
+def commit() -> str:
+    """The commit of the work tree; a source distribution keeps that of its own. Empty: unknown."""
     reported = ROOT / "PKG-INFO"
     if reported.exists() and not (ROOT / ".git").exists():
-        found = re.search(r"^Version: (\S+)$", reported.read_text(encoding="utf-8"), re.MULTILINE)
-        if found is not None:
-            return found[1]
-    names = runpy.run_path(str(ROOT / "dledger" / "version.py"))
-    commit = names["commit_of"](ROOT)
-    return names["VERSION"] + (f"+g{commit[:12]}" if commit else "")
+        text = reported.read_text(encoding="utf-8")
+        found = re.search(r"^Keywords: .*commit-([0-9a-f]+)$", text, re.MULTILINE)
+        return found[1] if found else ""
+    return str(VERSIONS["commit_of"](ROOT))
 
 
+VERSIONS = runpy.run_path(str(ROOT / "dledger" / "version.py"))
+#: An index takes no version with a commit, so the keywords have it (dledger/version.py reads them).
+KEYWORDS = ["raft", "log", "replication", "rocketmq", "spark", "twisted"]
+KEYWORDS += [f"commit-{one}" for one in [commit()] if one]
 #: Where this repository is, as whoever builds a release knows it; empty: not known.
 URL = os.environ.get("DLEDGER_URL", "").rstrip("/")
 
@@ -102,7 +104,8 @@ DEV = [
 
 setup(
     name="dledger",
-    version=version(),
+    version=VERSIONS["VERSION"],
+    keywords=KEYWORDS,
     description="A replicated commit log on Twisted, wire- and file-compatible with Java DLedger 0.3.1.2",
     long_description=long_description(),
     long_description_content_type="text/markdown",

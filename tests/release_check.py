@@ -14,12 +14,11 @@ import re
 import shutil
 import subprocess
 import sys
-import tarfile
 from collections.abc import Iterator, Sequence
-from io import BytesIO
 from pathlib import Path
 from zipfile import ZipFile
 
+from dledger.version import commit_of
 from tests.import_graph import ROOT, module_names
 
 OUT = ROOT / "build" / "release"
@@ -74,9 +73,10 @@ def missing_news(text: str) -> list[str]:
 def wheel(directory: Path, commit: str = "HEAD") -> Path:
     """Make a wheel of a commit in C{directory}: files that git does not have are not in it."""
     source = directory / "source"
-    packed = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, check=True, timeout=60)
-    with tarfile.open(fileobj=BytesIO(packed.stdout)) as archive:
-        archive.extractall(source, filter="data")
+    # A clone, so that the wheel knows its commit.
+    for words in (("clone", "--quiet", "--no-checkout", str(ROOT), str(source)),
+                  ("-C", str(source), "checkout", "--quiet", "--detach", commit)):
+        subprocess.run(["git", *words], cwd=ROOT, check=True, timeout=60)
     subprocess.run(
         [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--disable-pip-version-check",
          "--wheel-dir", str(directory), str(source)],
@@ -100,8 +100,18 @@ def wrong_files(names: Sequence[str]) -> Iterator[str]:
             yield f"{name}: is installed"
 
 
-def wrong_metadata(text: str) -> Iterator[str]:
-    """Sentences about the metadata of a wheel: links that lead nowhere where the text is read."""
+def wrong_metadata(text: str, commit: str) -> Iterator[str]:
+    """
+    Sentences about the metadata of a wheel: links that lead nowhere where the text is read, a version that no
+    index takes, another commit than the one that it was made of.
+
+    @param commit: empty: not known.
+    """
+    version = re.search(r"^Version: (.*)$", text, re.MULTILINE)
+    if version is None or "+" in version[1]:
+        yield f"an index takes no such version: {version and version[1]}"
+    if commit and not re.search(rf"^Keywords: .*commit-{commit}$", text, re.MULTILINE):
+        yield f"the keywords do not end with commit-{commit}"
     for target in re.findall(r"\]\(([^)]*)\)", text):
         if not target.startswith(("https://", "http://")):
             yield f"the description has a relative link: {target}"
@@ -128,7 +138,7 @@ def main(arguments: Sequence[str]) -> int:
         with ZipFile(made) as file:
             wrong += wrong_files(file.namelist())
             (metadata,) = (name for name in file.namelist() if name.endswith(".dist-info/METADATA"))
-            wrong += wrong_metadata(file.read(metadata).decode())
+            wrong += wrong_metadata(file.read(metadata).decode(), commit_of(ROOT))
         sys.stdout.write(f"{made.relative_to(ROOT)}, {OUT.relative_to(ROOT)}/NEWS.md\n")
     sys.stderr.write("".join(f"{sentence}\n" for sentence in wrong))
     return 1 if wrong else 0

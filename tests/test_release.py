@@ -16,6 +16,7 @@ from tests.release_check import (
     news,
     written_news,
     wrong_files,
+    wrong_metadata,
 )
 from tests.test_packaging import setup_arguments
 
@@ -95,3 +96,14 @@ class WheelTests(SynchronousTestCase):
             list(wrong_files([*names, "dledger/testing/__init__.py", "tests/__init__.py"])),
             ["dledger.testing: is installed", "tests/__init__.py: is installed"],
         )
+
+    def test_metadata(self) -> None:
+        """A version with a commit, a wheel of another commit, a relative link."""
+        sound = "Version: 0.2.0\nKeywords: log,commit-ab12\n\n[x](https://y/z)\n"
+        self.assertEqual(list(wrong_metadata(sound, "ab12")), [])
+        for old, new, said in (
+            ("0.2.0", "0.2.0+gab12", "no such version: 0.2.0+gab12"), ("-ab", "-ac", "commit-ab12"),
+            ("https://y", "y", "relative link: y/z"),
+        ):
+            (sentence,) = wrong_metadata(sound.replace(old, new), "ab12")
+            self.assertIn(said, sentence)

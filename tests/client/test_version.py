@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -52,6 +53,18 @@ class CommitTests(SynchronousTestCase):
     def test_a_copy_has_no_commit(self) -> None:
         """A copy of the source has a version without a commit."""
         self.assertEqual(version_of(Path(self.mktemp())), VERSION)
+
+    def test_installed(self) -> None:
+        """The keywords of a distribution have its commit; without one it has none."""
+        root = Path(self.mktemp()).resolve()
+        metadata = root / "dledger-9.1.dist-info" / "METADATA"
+        metadata.parent.mkdir(parents=True)
+        (root / "dledger").mkdir()
+        self.patch(sys, "path", [str(root), *sys.path])
+        metadata.write_text(f"Name: dledger\nVersion: 9.1\nKeywords: log,commit-{TWO}\n")
+        self.assertEqual(version_of(root), f"9.1+g{TWO[:12]}")
+        metadata.write_text("Name: dledger\nVersion: 9.1\n")
+        self.assertEqual(version_of(root), "9.1")
 
 
 class VersionTests(SynchronousTestCase):

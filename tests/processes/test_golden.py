@@ -157,8 +157,9 @@ class GoldenTests(SynchronousTestCase):
         """A program ends, and says which number it found, and which it reads; the files stay."""
         done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60)
         self.assertNotEqual(done.returncode, 0, command)
-        self.assertRegex(done.stdout + done.stderr, rf"version {LATER}, (but )?this program reads (version )?1\b")
-        self.assertNotIn("Traceback", done.stdout + done.stderr)
+        said = done.stdout + done.stderr
+        self.assertRegex(said, rf"version {LATER}, (but )?this program reads (version )?1\b")
+        self.assertNotIn("Traceback", said)
         self.assertEqual(contents_of(directory), contents)
 
     def test_later_numbers(self) -> None:
