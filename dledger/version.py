@@ -30,7 +30,7 @@ def version_of(root: Path) -> str:
     try:
         installed = distribution("dledger")
         if Path(str(installed.locate_file("dledger"))).resolve() == (root / "dledger").resolve():
-            named = installed.metadata.get("Keywords", "").partition("commit-")[2]
+            named = "".join(installed.metadata.get_all("Keywords", [])).partition("commit-")[2]
             return installed.version + (f"+g{named[:_SHOWN]}" if named else "")
     except (PackageNotFoundError, OSError):
         pass  # (A copy of the source.)

@@ -21,6 +21,7 @@ from dledger.admin.browsing.entries import ShownEntries
 from dledger.admin.browsing.query import COUNT_MAX, INDEX_MAX, LAST, STYLES
 from dledger.admin.sites.guard import ACTION_PATHS, CONTENT_PATHS, OPEN_PATHS
 from dledger.admin.sites.reports import MemberReport
+from dledger.admin.sites.site import TARGET_BYTES_MAX
 from dledger.admin.status_document import status_kinds
 from dledger.node.reporting.reports import SeenEvent
 from protocols.wire.fastjson import JsonObject, as_object
@@ -325,7 +326,11 @@ def _refusals(path: str) -> dict[int, JsonObject]:
 def _responses(
     answers: Mapping[int, JsonObject], meanings: Mapping[int, str], kind: str = "application/json"
 ) -> JsonObject:
-    responses: JsonObject = {}
+    """Also the answer to a target that is too long, which every page may give."""
+    responses: JsonObject = {"414": {
+        "description": f"path and query have more than {TARGET_BYTES_MAX} bytes",
+        "content": {"application/json": {"schema": _ERROR}},
+    }}
     for status, schema in answers.items():
         responses[str(status)] = {
             "description": meanings[status], "content": {kind: {"schema": schema or _TEXT}},

@@ -73,13 +73,17 @@ class FitsCase(SynchronousTestCase):
 
 
     def refusals(self, paths: Iterable[str]) -> set[tuple[str, str]]:
-        """The guard's answers to a caller without a token, whatever the options of the server are."""
+        """
+        The guard's answers to a caller without a token, whatever the options of the server are; and the
+        site's to a target that is too long (see tests.admin.test_site).
+        """
         tokens = Path(self.mktemp())
         tokens.write_text(new_token("ops")[1])
         guards = (AdminGuard(Clock().seconds, token_file=str(tokens), reads_need_token=True),
                   AdminGuard(Clock().seconds, contents_need_token=True))
         found = ((path, guard.refusal("GET", path, "", "host")) for path in paths for guard in guards)
-        return {(path, str(refused.status)) for path, refused in found if refused is not None}
+        refusals = {(path, str(refused.status)) for path, refused in found if refused is not None}
+        return refusals | {(path, "414") for path in paths}
 
 
 class OpenApiTests(test_resource.PageCase, FitsCase):
@@ -139,7 +143,7 @@ class OpenApiTests(test_resource.PageCase, FitsCase):
         reported = {(path, code) for path, page in paths.items()
                 for code in page.get("post", {"responses": ()})["responses"]}
         no_log = ("/log-level", "409")  # twistd writes it
-        self.assertEqual({one for one in reported - seen if one[1] not in ("401", "403")}, {no_log})
+        self.assertEqual({one for one in reported - seen if one[1] not in ("401", "403", "414")}, {no_log})
         for path in ("/transfer", "/log-level", "/flush", "/skip", "/snapshot"):
             self.assertEqual(paths[path]["post"]["security"], [{"token": []}])
 
@@ -198,7 +202,7 @@ class ServicesTests(FitsCase):
             seen.add((action, str(response.code)))
         self.assertEqual(seen, {
             (path, code) for path, page in paths.items()
-            for code in page.get("post", {"responses": ()})["responses"] if code not in ("401", "403")
+            for code in page.get("post", {"responses": ()})["responses"] if code not in ("401", "403", "414")
         })
 
     def test_name_server(self) -> None:

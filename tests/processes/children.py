@@ -44,10 +44,11 @@ class ChildError(Exception):
 
 
 def prepare_child() -> None:
-    """Runs in the child: it dies with its parent, and SIGINT ends it whoever started the tests."""
+    """Runs in the child: it dies with its parent, and gets SIGINT and SIGHUP whoever started the tests."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    # A shell starts a command after "&" with SIGINT ignored, and children inherit that.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # A shell starts a command after "&" with SIGINT ignored, nohup with SIGHUP, and children inherit that.
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def _ephemeral_floor() -> int:

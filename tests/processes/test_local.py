@@ -11,11 +11,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 import dledger
+from dledger.cli.tools.local import Plan
 from dledger.rocketmq.client.blocking import Broker
-from tests.processes.children import Child, wait_until
+from tests.processes.children import Child, free_ports, wait_until
 from tests.processes.members import ROOT
 
 _CLI = "from dledger.cli.entry import main; main()"
@@ -62,6 +64,12 @@ class LocalTests(SynchronousTestCase):
 
     def test_members(self) -> None:
         """Killed members come back; the second start has the data and the addresses of the first."""
+        # Ports that no other program takes between the two starts.
+        ports = [free_ports(2) for _member in range(3)]
+        plan = Plan(kind="members", ports={f"n{number}": (log, pages)
+                                           for number, (log, pages) in enumerate(ports)})
+        (self.directory / "here").mkdir()
+        (self.directory / "here" / "local.json").write_text(json.dumps(attrs.asdict(plan)))
         command, document = self.start()
         with dledger.connect(document["peers"], timeout=60.0, exactly_once=True) as log:
             log.append(b"one")
