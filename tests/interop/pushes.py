@@ -26,12 +26,14 @@ class Push:
     A push and its answer.
 
     @ivar sent, answered: seconds, monotonic; C{answered} is 0 until there is an answer.
+    @ivar index: of its first entry, as the answer says; None for COMMIT.
     """
 
     type: PushType
     sent: float
     answered: float = 0.0
     code: ResponseCode | None = None
+    index: int | None = None
 
 
 class PushTap:
@@ -69,7 +71,7 @@ class PushTap:
             for opaque, message in self._messages(back, data, asked):
                 if isinstance(message, PushEntryResponse) and opaque in asked:
                     push = asked.pop(opaque)
-                    push.answered, push.code = time.monotonic(), message.code
+                    push.answered, push.code, push.index = time.monotonic(), message.code, message.index
                     if push.type is PushType.APPEND and push.code is ResponseCode.SUCCESS:
                         self._over.set()
 

@@ -152,8 +152,11 @@ class GallopTests(SynchronousTestCase):
         )
         self.assertEqual([push.code for push in cuts], [ResponseCode.SUCCESS])
         # Down in doubling steps, then by halves; the first one or two find the follower's end.
-        self.assertLessEqual(len(asked), 2 * log2(TAIL) + 4)
-        self.assertGreater(len(asked), log2(TAIL), "there was nothing to search")
+        # One is asked again if the follower did not follow yet, or if its TRUNCATE takes long.
+        indexes = {push.index for push in asked}
+        self.assertLessEqual(len(indexes), 2 * log2(TAIL) + 4)
+        self.assertLessEqual(len(asked), 2 * len(indexes))
+        self.assertGreater(len(indexes), log2(TAIL), "there was nothing to search")
 
     def test_java_follower(self) -> None:
         """A Java 0.3.1.2 member comes back with its own tail."""
