@@ -26,12 +26,16 @@ from twisted.application.internet import StreamServerEndpointService
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import serverFromString
 from twisted.internet.interfaces import IListeningPort, IStreamServerEndpoint
-from twisted.logger import Logger
-from twisted.python.failure import Failure
 from twisted.web.iweb import IRequest
-from werkzeug.exceptions import HTTPException
 
-from dledger.admin.sites.pages import METRICS_TYPE, OptionalEndpoint, PagesAccess, http_error_page, json_page
+from dledger.admin.sites.pages import (
+    METRICS_TYPE,
+    PagesAccess,
+    answer_errors,
+    health_page,
+    json_page,
+    readiness_page,
+)
 from dledger.base.reactor import Reactor
 from dledger.base.reactor_thread import ReactorThread
 from dledger.base.serving.admin_ports import loopback_unless_reported
@@ -89,7 +93,6 @@ class ExportPages:
     """The pages. C{registry}: their metrics."""
 
     app = Klein()
-    log = Logger()
 
     def __init__(self, status: Callable[[], ExportStatus], failure: Callable[[], str]) -> None:
         """@param failure: why the export has failed for good; empty: it has not."""
@@ -112,19 +115,13 @@ class ExportPages:
     @app.route("/healthz", methods=["GET"])
     def healthz(self, request: IRequest) -> bytes:
         """Whether it runs."""
-        failure = self._failure()
-        if failure:
-            return json_page(request, 503, {"status": "unavailable", "reason": failure})
-        return json_page(request, 200, {"status": "ok"})
+        return health_page(request, self._failure())
 
     @app.route("/readyz", methods=["GET"])
     def readyz(self, request: IRequest) -> bytes:
         """Whether it is in order."""
         failure = self._failure()
-        problems = [failure] if failure else list(self._status().problems)
-        if problems:
-            return json_page(request, 503, {"status": "not ready", "reasons": problems})
-        return json_page(request, 200, {"status": "ready", "reasons": []})
+        return readiness_page(request, [failure] if failure else self._status().problems)
 
     @app.route("/metrics", methods=["GET"])
     def metrics(self, request: IRequest) -> bytes:
@@ -132,14 +129,7 @@ class ExportPages:
         request.setHeader(b"content-type", METRICS_TYPE.encode("ascii"))
         return generate_latest(self.registry)
 
-    @app.handle_errors(Exception)
-    def failed(self, request: IRequest, failure: Failure) -> bytes:
-        """No such page, a method other than GET, or an error of ours."""
-        error = failure.value
-        if isinstance(error, HTTPException):
-            return http_error_page(request, error, _PAGES)
-        self.log.failure("a page of the administration failed", failure)
-        return json_page(request, 500, {"error": "internal error"})
+    answer_errors(app, _PAGES)
 
 
 def make_export_pages(
@@ -152,9 +142,7 @@ def make_export_pages(
     @param status, failure: see L{ExportPages}.
     @param endpoint: endpoint string such as C{tcp:8080}; on the loopback interface unless it names one.
     """
-    site = PagesAccess(hosts=hosts).site(ExportPages(status, failure).app.resource(), reactor)
-    listen = OptionalEndpoint(serverFromString(reactor, loopback_unless_reported(endpoint)))
-    return StreamServerEndpointService(listen, site)
+    return PagesAccess(hosts=hosts).service(ExportPages(status, failure).app.resource(), endpoint, reactor)
 
 
 @contextlib.contextmanager
