@@ -28,6 +28,7 @@ from dledger.admin.dashboard.frame import send_html, wants_html
 from dledger.admin.dashboard.overview import Overview
 from dledger.admin.dashboard.page import dashboard_page
 from dledger.admin.sites.pages import PagesAccess, answer_errors, json_page
+from dledger.admin.sites.reports import group_problems
 from dledger.base.reactor import Reactor
 
 #: Seconds for which a look is shown again.
@@ -116,7 +117,9 @@ class GroupPages:
         """The members."""
         overview = await self._latest()
         return json_page(request, 200, {
-            "at_s": overview.at_s, "group": overview.group, "problems": overview.problems,
+            "at_s": overview.at_s, "group": overview.group,
+            "problems": [*overview.problems, *group_problems(overview.reports)],
+            "findings": [attrs.asdict(one) for one in overview.findings],
             "members": [attrs.asdict(one) for one in overview.reports],
         })
 

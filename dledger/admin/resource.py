@@ -82,7 +82,7 @@ from dledger.admin.sites.pages import (
     send_page,
 )
 from dledger.admin.sites.reports import MemberReport, group_problems
-from dledger.admin.status_document import status_document
+from dledger.admin.sites.status_document import status_document
 from dledger.base.log_lines import ANSWERS_OPERATOR, LogLevels
 from dledger.base.reactor import Reactor
 from dledger.base.serving.admin_ports import loopback_unless_reported

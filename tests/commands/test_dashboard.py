@@ -71,15 +71,18 @@ class DashboardTests(WatchCase):
         """The group has the name that its members report; their events come from their administrations."""
         event = {"number": 1, "at_s": 2.0, "level": "info", "event": "repaired", "facts": "x=1"}
         self.pages({
-            "http://n0.test:8080/status": page("n0", role="leader"),
+            "http://n0.test:8080/status": {**page("n0", role="leader"), "disk_free_bytes": 7},
             "http://n0.test:8080/events": {"self_id": "n0", "events": [event]},
         })
         target: Any = Target(peers="n0-h:1", group="mine", timeout=1.0, wire="auto")
         overview = dashboard.look_at(target, ())
-        self.assertEqual((overview.group, overview.events), ("mine", ()))
+        self.assertEqual((overview.group, overview.events, overview.details), ("mine", (), {}))
+        (found, _n1) = [one.found for one in overview.findings if one.level == "look"][-2:]
+        self.assertEqual(found, "its page was not read: it names none that this machine reaches")
         self.log.infos = (self.leader(admin="n0.test:8080"), self.log.infos[1])
-        (seen,) = dashboard.look_at(target, ()).events
-        self.assertEqual(seen.facts, "member=n0 x=1")
+        overview = dashboard.look_at(target, ())
+        self.assertEqual([one.facts for one in overview.events], ["member=n0 x=1"])
+        self.assertEqual(overview.details["n0"].disk_free_bytes, 7)
         overview = dashboard.look_at(target, ("http://n0.test:8080",))
         self.assertEqual(overview.group, page("n0", role="leader")["member"]["group"])
         self.assertEqual(re.findall("n0 x=1", overview.events[0].facts), ["n0 x=1"])

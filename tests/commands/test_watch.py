@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.error import ConnectionRefusedError
 
 from dledger.cli.console import administration
-from dledger.cli.ledger import watch
+from dledger.cli.ledger import member_pages, watch
 from tests.commands.fakes import CliCase, info
 
 PEERS = {"n0": "n0.test:20911", "n1": "n1.test:20911"}
@@ -42,6 +42,7 @@ class WatchCase(CliCase):
             return await fetch(agent, url, "/status", timeout_s, clock)
 
         self.patch(watch, "fetch_page", fetch)
+        self.patch(member_pages, "fetch_page", fetch)
         self.patch(administration, "fetch_status", status)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from markupsafe import Markup
 
+from dledger.admin.dashboard.curves import Curves, curves
 from dledger.admin.dashboard.frame import (
     empty_frame,
     facts_of,
@@ -44,19 +45,18 @@ def broker_page(status: BrokerStatus | None, *, at_s: float) -> bytes:
 
 
 def broker_numbers(status: BrokerStatus, *, at_s: float) -> JsonObject:
-    """The numbers of the curves, see L{dledger.admin.dashboard.overview.plotted_numbers}."""
-    gauges: JsonObject = {
-        "Lag of the last consumer group, messages": max((one.messages for one in status.lags), default=0),
-        "Puts that wait": status.waiting_puts,
-        "Not dispatched, bytes": status.undispatched_bytes,
+    """The numbers of the curves."""
+    gauges: Curves = {
+        "Lag of the last consumer group": (max((one.messages for one in status.lags), default=0), "messages"),
+        "Puts that wait": (status.waiting_puts, "puts"),
+        "Not dispatched": (status.undispatched_bytes, "B"),
     }
     if status.slaves:
-        gauges["Lag of the last slave, bytes"] = max(one.gap_bytes for one in status.slaves)
-    return {
-        "at_s": at_s, "uptime_s": status.uptime_s, "gauges": gauges, "times": {}, "counters": {
-            "Messages stored a second": status.stored, "Messages delivered a second": status.delivered,
-        },
-    }
+        gauges["Lag of the last slave"] = (max(one.gap_bytes for one in status.slaves), "B")
+    return curves(at_s, status.uptime_s, gauges, {
+        "Messages stored": (status.stored, "messages/s"),
+        "Messages delivered": (status.delivered, "messages/s"),
+    })
 
 
 def _live(status: BrokerStatus) -> Iterable[Markup]:
