@@ -2,19 +2,21 @@
 """
 The administration of an export that follows a log, over HTTP::
 
-    GET /          the list of pages
+    GET /          the dashboard for browsers, else the list of pages
+    GET /live      the dashboard, as its script asks for it
     GET /status    how far the export is
     GET /healthz   200 while it runs, 503 with the reason when it has failed
     GET /readyz    200 when it is in order, 503 with all reasons when it is not
     GET /metrics   metrics for Prometheus
 
-All pages but C{/metrics} are JSON. No page changes anything. The limits are those of
+All pages but C{/live} and C{/metrics} are JSON. No page changes anything. The limits are those of
 L{AdminSite <dledger.admin.sites.site.AdminSite>}.
 """
 
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator
 
 import attrs
@@ -28,6 +30,8 @@ from twisted.internet.endpoints import serverFromString
 from twisted.internet.interfaces import IListeningPort, IStreamServerEndpoint
 from twisted.web.iweb import IRequest
 
+from dledger.admin.dashboard.export_page import export_page
+from dledger.admin.dashboard.frame import send_html, wants_html
 from dledger.admin.sites.pages import (
     METRICS_TYPE,
     PagesAccess,
@@ -43,6 +47,7 @@ from dledger.values.exports import ExportStatus
 
 _PREFIX = "dledger_export_"
 _PAGES = {
+    "/live": "the dashboard, for browsers",
     "/status": "how far the export is",
     "/healthz": "200 while this export runs, else 503 and the reason",
     "/readyz": "200 when this export is in order, else 503 and all reasons",
@@ -104,8 +109,15 @@ class ExportPages:
 
     @app.route("/", methods=["GET"])
     def index(self, request: IRequest) -> bytes:
-        """The list of pages."""
+        """The dashboard, or the list of pages."""
+        if wants_html(request):
+            return self.live(request)
         return json_page(request, 200, {"service": "dledger-export", "pages": _PAGES})
+
+    @app.route("/live", methods=["GET"])
+    def live(self, request: IRequest) -> bytes:
+        """The dashboard."""
+        return send_html(request, export_page(self._status(), self._failure(), at_s=time.time()))
 
     @app.route("/status", methods=["GET"])
     def status(self, request: IRequest) -> bytes:

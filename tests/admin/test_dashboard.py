@@ -180,8 +180,8 @@ class PageTests(SynchronousTestCase):
         text = dashboard_page(overview(
             machine=MACHINE, append_bytes=5 << 20, disk_free_bytes=-1, disk_total_bytes=3 << 40,
         )).decode()
-        for words in ("50, 5.0 MiB", "unknown of 3.0 TiB free", "Machine kv</span>", "running, 9 behind",
-                      "NOT_LEADER 4", "77 B behind"):
+        for words in ("50, 5.0 MiB", "unknown of 3.0 TiB free", "Machine kv</span>",
+                      "running, lacks 9 entries", "NOT_LEADER 4", "77 B are not"):
             self.assertIn(words, text)
 
     def test_readers(self) -> None:

@@ -70,6 +70,7 @@ class BrowserCase(SynchronousTestCase):
     def picture(self, name: str) -> None:
         """For the documents, on request."""
         if PICTURES:
+            self.browser.execute_script("scrollTo(0, 0)")
             self.browser.save_screenshot(f"{PICTURES}/{name}.png")
 
     def violations(self) -> list[str]:
@@ -146,14 +147,14 @@ class DashboardTests(BrowserCase):
         self.until(lambda: int(self.row(self.leader_id)[4].replace(",", "")) > 5, "entries")
         self.assertEqual(self.violations(), [])
         self.check_scales()
-        self.picture("dashboard")
+        self.picture("member")
         self.group.members[self.leader_id].kill()
         self.until(lambda: f"{self.leader_id}: " in self.text("state"), "the loss is shown")
         self.assertIn("PROBLEM", self.browser.title)
         others = [one for one in self.group.peers if one != self.leader_id]
         self.until(lambda: "leader" in [self.row(one)[1] for one in others], "the next leader")
         self.until(lambda: self.text("elections-title") != "" and "leader_id=" in self.text("live"), "events")
-        self.picture("dashboard-failover")
+        self.picture("member-failover")
         self.small_and_dark()
         self.assertEqual(self.text("stale"), "")
         self.assertEqual(self.errors(), [])
@@ -168,7 +169,7 @@ class DashboardTests(BrowserCase):
         self.assertTrue(self.is_within())
         self.assertEqual(self.violations(), [])
         self.check_scales()
-        self.picture("dashboard-phone")
+        self.picture("phone")
 
     def check_scales(self) -> None:
         """Each curve shows its top with the unit, zero, and its span; its label says the same."""
@@ -209,10 +210,12 @@ class DashboardTests(BrowserCase):
         self.until(lambda: "Lag of the last reader" in self.text("plots"), "curves")
         self.check_scales()
         self.assertEqual(self.violations(), [])
-        self.picture("dashboard-group")
+        self.start_writer()
         self.group.members[self.shown_id].kill()
         self.until(lambda: f"{self.shown_id}: it does not answer" in self.text("state"), "the loss is shown")
         self.assertEqual(self.rows("found")[0][:2], ["wrong", self.shown_id])
+        self.until(lambda: re.search("[2-9][0-9] s ago", self.text("plots")), "curves with a span")
+        self.picture("dashboard")
         self.small_and_dark()
         self.assertEqual(self.errors(), [])
 

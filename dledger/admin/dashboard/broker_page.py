@@ -23,7 +23,7 @@ from protocols.wire.fastjson import JsonObject
 
 #: Consumer groups that the page lists; C{/status} has more.
 GROUPS_SHOWN = 100
-_LINKS = ("browse", "topics", "actions", "status", "config", "metrics")
+_LINKS = ("browse", "topics", "actions", "status", "config", "metrics", "openapi.json")
 
 
 def broker_page(status: BrokerStatus | None, *, at_s: float) -> bytes:
@@ -76,13 +76,14 @@ def _live(status: BrokerStatus) -> Iterable[Markup]:
         ("Name servers", ", ".join(status.name_servers) or "none"),
         *((("Master", status.master or "none"),) if status.role == "SLAVE" else ()),
     ))
-    yield table_section("Consumer groups", "groups", _GROUPS, _group_rows(status))
-    if status.slaves:
+    yield table_section("Consumer groups", "groups", _GROUPS, _group_rows(status),
+                        without="None has committed an offset.")
+    if status.role != "SLAVE":
         yield table_section("Slaves", "slaves", _SLAVES, (
             (text_cell(one.address), number_cell(one.gap_bytes, 0),
              text_cell("yes" if one.is_in_sync else "no"))
             for one in status.slaves
-        ))
+        ), without="None is connected.")
 
 
 _GROUPS = (("Group", False), ("Topic", False), ("Queues", True), ("Messages not consumed", True))

@@ -52,7 +52,7 @@ _FRAME = Markup("""<!DOCTYPE html>
 <style>{style}</style>
 {reload}</head>
 <body>
-<header><h1>{heading}</h1><nav aria-label="Pages for programs">{links}</nav></header>
+<header><h1>{heading}</h1><nav aria-label="Pages">{links}</nav></header>
 <main>
 <p id="state" class="{state_class}" role="status">{state}</p>
 <p id="stale" role="alert" hidden></p>

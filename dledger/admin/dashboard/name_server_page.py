@@ -76,4 +76,4 @@ def _live(status: NameServerStatus, brokers: Sequence[LiveBrokerStatus]) -> Iter
         (text_cell(one.cluster), text_cell(", ".join(one.names)),
          text_cell(", ".join(map(str, one.broker_ids))), text_cell(one.address), text_cell(one.ha_address),
          text_cell(f"{span_text(one.heard_s)} ago")) for one in brokers
-    ))
+    ), without="None is registered.")

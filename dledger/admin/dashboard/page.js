@@ -23,7 +23,7 @@
   const BYTES = ["B", "KiB", "MiB", "GiB", "TiB"];
   // The unit in which a value is said, and its size in the unit of the numbers.
   const scaled = (value, unit) => {
-    if (unit === "s" && value < 1) return ["ms", 0.001];
+    if (unit === "s" && value > 0 && value < 1) return ["ms", 0.001];
     if (unit !== "B") return [unit, 1];
     const at = Math.min(Math.max(Math.floor(Math.log2(Math.max(value, 1)) / 10), 0), BYTES.length - 1);
     return [BYTES[at], 1024 ** at];
@@ -34,8 +34,8 @@
   };
   // The least of 1, 2, 5, 10, 20 ... of its unit that is not less.
   const roundTop = (value, unit) => {
-    const size = scaled(value, unit)[1], count = Math.max(value / size, 1e-9);
-    if (unit !== "s" && count <= 1) return size;
+    const size = scaled(value, unit)[1], count = value / size;
+    if (count <= 1 && !(unit === "s" && count > 0)) return size;
     const power = 10 ** Math.floor(Math.log10(count));
     return size * power * [1, 2, 5, 10].find((one) => one * power >= count * (1 - 1e-9));
   };

@@ -127,7 +127,7 @@ def _facts(status: NodeStatus) -> Markup:
         ("Up", span_text(status.uptime_s)),
         ("Appends", f"{status.counts.appends:,}, {size_text(status.counts.append_bytes)}"),
         ("Without an answer", f"{member.pending_appends:,} appends, {member.pending_reads:,} reads"),
-        ("On stable storage", f"up to {member.flushed_index:,}, {size_text(store.unsynced_bytes)} behind"),
+        ("On stable storage", f"up to {member.flushed_index:,}; {size_text(store.unsynced_bytes)} are not"),
         ("Disk", f"{size_text(store.free_bytes)} of {size_text(store.total_bytes)} free"),
         ("Connections", f"{status.connections.incoming:,} open, {status.connections.refused:,} refused"),
         ("Leaders so far", f"{status.counts.roles.leader_changes:,}"),
@@ -138,7 +138,7 @@ def _facts(status: NodeStatus) -> Markup:
         ("Files", store.path or "in memory"),
     ]
     if machine is not None:
-        facts.append((f"Machine {machine.name}", f"{machine.state}, {machine.lag:,} behind"))
+        facts.append((f"Machine {machine.name}", f"{machine.state}, lacks {machine.lag:,} entries"))
     return facts_of("This member", facts)
 
 
@@ -148,7 +148,7 @@ _READER_COLUMNS = (
 
 
 def _readers(overview: Overview) -> Markup:
-    """The named readers, those first that are furthest behind."""
+    """The named readers, those first that lack most."""
     rows = [
         (text_cell(one.name), number_cell(one.next_index), number_cell(one.lag, 0),
          number_cell(one.lag_bytes, 0), text_cell(", ".join(one.holders) or "nobody"))
