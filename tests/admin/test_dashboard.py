@@ -188,11 +188,11 @@ class PageTests(SynchronousTestCase):
         """With their lag and their processes, the latest first; a sentence where there are none."""
         self.assertNotIn("readers", self.tables(overview()))
         self.assertIn("There are none.", dashboard_page(overview()).decode())
-        readers = (ReaderInfo(name="b", next_index=100, lag=0, holders=()),
+        readers = (ReaderInfo(name="!b", next_index=100, lag=0, holders=()),
                    ReaderInfo(name=NASTY, next_index=3, lag=97, holders=("p1", "p2"), lag_bytes=1000))
         page = overview(readers=readers, reader_count=5000)
         self.assertEqual(self.tables(page)["readers"][1:], [
-            [NASTY, "3", "97", "1,000", "p1, p2"], ["b", "100", "0", "unknown", "nobody"],
+            [NASTY, "3", "97", "1,000", "p1, p2"], ["!b", "100", "0", "unknown", "nobody"],
         ])
         self.assertIn("Named readers, as n0 knows them (of 5,000)", dashboard_page(page).decode())
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.admin.sites.details import HOLDERS_MAX, READERS_MAX, MemberDetails, details_of
+from dledger.admin.sites.details import HOLDERS_MAX, READERS_MAX, MemberDetails, best_informed, details_of
 from dledger.admin.sites.diagnoses import (
     FINE,
     LOOK,
@@ -153,6 +153,17 @@ class ReaderTests(FindingCase):
         self.assertEqual(len(found), READERS_NAMED + 1)
         self.assertIn("the reader r12 lacks", found[0])
         self.assertIn("3 more readers", found[-1])
+
+    def test_best_informed(self) -> None:
+        """The leader of the highest term whose page was read; else the member that has most."""
+        pages = {name: details(name) for name in MEMBERS}
+        old = report("n0", role="leader", term=3, committed_index=50)
+        new = report("n1", role="leader", term=4, committed_index=40)
+        ahead = report("n2", term=5, committed_index=90)
+        self.assertEqual(best_informed((old, new, ahead), pages), "n1")
+        self.assertEqual(best_informed((old, ahead), pages), "n0")
+        self.assertEqual(best_informed((old, new, ahead), {"n2": pages["n2"]}), "n2")
+        self.assertEqual(best_informed((old, new, ahead), {}), "")
 
     def test_all(self) -> None:
         """The page of the leader counts for the readers; a page that was not read is a finding."""
