@@ -83,7 +83,7 @@ class OverviewTests(SynchronousTestCase):
         self.assertIn("Named readers, as n0 knows them", text)
         self.assertEqual(tables["readers"][1], [NASTY, "3", "97", "9", NASTY])
         self.assertEqual(tables["machines"][1],
-                         ["n0", f"{NASTY}, version 2", f"failed: {NASTY}", "96", "3", "-1"])
+                         ["n0", f"{NASTY}, version 2", f"failed: {NASTY}", "96", "3", "none"])
         self.assertEqual(tables["disks"][1][5:], ["1 files, 9 B", NASTY])
         self.assertIn(NASTY, tables["found"][1][4])
 

@@ -211,9 +211,9 @@ def text_cell(value: object, kind: str = "") -> Markup:
 
 
 def number_cell(value: int, least: int = -1) -> Markup:
-    """A cell with a number. @param least: what is less is not known."""
-    if value < least:
-        return Markup('<td class="number soft">unknown</td>')
+    """A cell with a number, or an index: -1 is none. @param least: what is less is not known."""
+    if value < max(least, 0):
+        return Markup('<td class="number soft">{}</td>').format("unknown" if value < least else "none")
     return Markup("<td class=number>{:,}</td>").format(value)
 
 

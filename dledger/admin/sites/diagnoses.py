@@ -155,7 +155,7 @@ def all_diagnoses(
         yield Diagnosis(
             level=LOOK, about=member_id, found=f"its page was not read: {why}",
             means="nothing is known of its disk, certificate, readers and state machine",
-            mend="run this on its machine, or name the page with --admin",
+            mend="run this on its machine, or name the page with --admin; a token with --admin-token-file",
         )
     informed = best_informed(reports, details)
     yield from reader_diagnoses(details[informed].readers if informed else ())
