@@ -32,11 +32,8 @@ from klein import Klein
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from twisted.application.internet import StreamServerEndpointService
 from twisted.internet.defer import Deferred
-from twisted.internet.endpoints import serverFromString
-from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.iweb import IRequest
-from werkzeug.exceptions import HTTPException
 
 import dledger
 from dledger.admin.actions.action_page import action_page
@@ -71,16 +68,16 @@ from dledger.admin.openapi import searched_pages, service_document, status_schem
 from dledger.admin.sites.member_source import TransferAnswer
 from dledger.admin.sites.pages import (
     METRICS_TYPE,
-    OptionalEndpoint,
     PagesAccess,
+    answer_errors,
     config_json,
     encoded,
-    http_error_page,
+    health_page,
     json_page,
+    readiness_page,
     send_page,
 )
 from dledger.base.reactor import Reactor
-from dledger.base.serving.admin_ports import loopback_unless_reported
 from dledger.rocketmq.broker.options.operators import NotDone
 from dledger.rocketmq.broker.showing.status import BrokerMeasures, BrokerStatus
 from dledger.values.option_values import Setting
@@ -133,7 +130,6 @@ class BrokerPages:
     """
 
     app = Klein()
-    log = Logger()
 
     def __init__(
         self, broker: BrokerSource, seconds: Callable[[], float], settings: Iterable[Setting] = (), *,
@@ -204,19 +200,13 @@ class BrokerPages:
     @app.route("/healthz", methods=["GET"])
     def healthz(self, request: IRequest) -> bytes:
         """Whether it serves."""
-        problem = self._status().problem
-        if problem:
-            return json_page(request, 503, {"status": "unavailable", "reason": problem})
-        return json_page(request, 200, {"status": "ok"})
+        return health_page(request, self._status().problem)
 
     @app.route("/readyz", methods=["GET"])
     def readyz(self, request: IRequest) -> bytes:
         """Whether it is ready to serve."""
         status = self._status()
-        reasons = [one for one in (status.problem, status.replication_problem) if one]
-        if reasons:
-            return json_page(request, 503, {"status": "not ready", "reasons": reasons})
-        return json_page(request, 200, {"status": "ready", "reasons": []})
+        return readiness_page(request, (status.problem, status.replication_problem))
 
     @app.route("/browse", methods=["GET"])
     def browse(self, request: IRequest) -> bytes:
@@ -343,14 +333,7 @@ class BrokerPages:
         request.setHeader(b"content-type", METRICS_TYPE.encode("ascii"))
         return self._page("metrics", lambda: generate_latest(self.registry))
 
-    @app.handle_errors(Exception)
-    def failed(self, request: IRequest, failure: Failure) -> bytes:
-        """No such page, a method other than GET, or an error of ours."""
-        error = failure.value
-        if isinstance(error, HTTPException):
-            return http_error_page(request, error, _PAGES)
-        self.log.failure("a page of the administration failed", failure)
-        return json_page(request, 500, {"error": "internal error"})
+    answer_errors(app, _PAGES)
 
 
 @functools.cache
@@ -388,7 +371,4 @@ def make_broker_pages(
         broker, reactor.seconds, settings, wall_s=wall_s, is_public=not access.reads_need_token,
         member=member, transfer=transfer,
     )
-    site = access.site(pages.app.resource(), reactor)
-    return StreamServerEndpointService(
-        OptionalEndpoint(serverFromString(reactor, loopback_unless_reported(endpoint))), site
-    )
+    return access.service(pages.app.resource(), endpoint, reactor)

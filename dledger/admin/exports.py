@@ -2,19 +2,21 @@
 """
 The administration of an export that follows a log, over HTTP::
 
-    GET /          the list of pages
+    GET /          the dashboard for browsers, else the list of pages
+    GET /live      the dashboard, as its script asks for it
     GET /status    how far the export is
     GET /healthz   200 while it runs, 503 with the reason when it has failed
     GET /readyz    200 when it is in order, 503 with all reasons when it is not
     GET /metrics   metrics for Prometheus
 
-All pages but C{/metrics} are JSON. No page changes anything. The limits are those of
+All pages but C{/live} and C{/metrics} are JSON. No page changes anything. The limits are those of
 L{AdminSite <dledger.admin.sites.site.AdminSite>}.
 """
 
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator
 
 import attrs
@@ -26,12 +28,18 @@ from twisted.application.internet import StreamServerEndpointService
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import serverFromString
 from twisted.internet.interfaces import IListeningPort, IStreamServerEndpoint
-from twisted.logger import Logger
-from twisted.python.failure import Failure
 from twisted.web.iweb import IRequest
-from werkzeug.exceptions import HTTPException
 
-from dledger.admin.sites.pages import METRICS_TYPE, OptionalEndpoint, PagesAccess, http_error_page, json_page
+from dledger.admin.dashboard.export_page import export_page
+from dledger.admin.dashboard.frame import send_html, wants_html
+from dledger.admin.sites.pages import (
+    METRICS_TYPE,
+    PagesAccess,
+    answer_errors,
+    health_page,
+    json_page,
+    readiness_page,
+)
 from dledger.base.reactor import Reactor
 from dledger.base.reactor_thread import ReactorThread
 from dledger.base.serving.admin_ports import loopback_unless_reported
@@ -39,6 +47,7 @@ from dledger.values.exports import ExportStatus
 
 _PREFIX = "dledger_export_"
 _PAGES = {
+    "/live": "the dashboard, for browsers",
     "/status": "how far the export is",
     "/healthz": "200 while this export runs, else 503 and the reason",
     "/readyz": "200 when this export is in order, else 503 and all reasons",
@@ -89,7 +98,6 @@ class ExportPages:
     """The pages. C{registry}: their metrics."""
 
     app = Klein()
-    log = Logger()
 
     def __init__(self, status: Callable[[], ExportStatus], failure: Callable[[], str]) -> None:
         """@param failure: why the export has failed for good; empty: it has not."""
@@ -101,8 +109,15 @@ class ExportPages:
 
     @app.route("/", methods=["GET"])
     def index(self, request: IRequest) -> bytes:
-        """The list of pages."""
+        """The dashboard, or the list of pages."""
+        if wants_html(request):
+            return self.live(request)
         return json_page(request, 200, {"service": "dledger-export", "pages": _PAGES})
+
+    @app.route("/live", methods=["GET"])
+    def live(self, request: IRequest) -> bytes:
+        """The dashboard."""
+        return send_html(request, export_page(self._status(), self._failure(), at_s=time.time()))
 
     @app.route("/status", methods=["GET"])
     def status(self, request: IRequest) -> bytes:
@@ -112,19 +127,13 @@ class ExportPages:
     @app.route("/healthz", methods=["GET"])
     def healthz(self, request: IRequest) -> bytes:
         """Whether it runs."""
-        failure = self._failure()
-        if failure:
-            return json_page(request, 503, {"status": "unavailable", "reason": failure})
-        return json_page(request, 200, {"status": "ok"})
+        return health_page(request, self._failure())
 
     @app.route("/readyz", methods=["GET"])
     def readyz(self, request: IRequest) -> bytes:
         """Whether it is in order."""
         failure = self._failure()
-        problems = [failure] if failure else list(self._status().problems)
-        if problems:
-            return json_page(request, 503, {"status": "not ready", "reasons": problems})
-        return json_page(request, 200, {"status": "ready", "reasons": []})
+        return readiness_page(request, [failure] if failure else self._status().problems)
 
     @app.route("/metrics", methods=["GET"])
     def metrics(self, request: IRequest) -> bytes:
@@ -132,14 +141,7 @@ class ExportPages:
         request.setHeader(b"content-type", METRICS_TYPE.encode("ascii"))
         return generate_latest(self.registry)
 
-    @app.handle_errors(Exception)
-    def failed(self, request: IRequest, failure: Failure) -> bytes:
-        """No such page, a method other than GET, or an error of ours."""
-        error = failure.value
-        if isinstance(error, HTTPException):
-            return http_error_page(request, error, _PAGES)
-        self.log.failure("a page of the administration failed", failure)
-        return json_page(request, 500, {"error": "internal error"})
+    answer_errors(app, _PAGES)
 
 
 def make_export_pages(
@@ -152,9 +154,7 @@ def make_export_pages(
     @param status, failure: see L{ExportPages}.
     @param endpoint: endpoint string such as C{tcp:8080}; on the loopback interface unless it names one.
     """
-    site = PagesAccess(hosts=hosts).site(ExportPages(status, failure).app.resource(), reactor)
-    listen = OptionalEndpoint(serverFromString(reactor, loopback_unless_reported(endpoint)))
-    return StreamServerEndpointService(listen, site)
+    return PagesAccess(hosts=hosts).service(ExportPages(status, failure).app.resource(), endpoint, reactor)
 
 
 @contextlib.contextmanager

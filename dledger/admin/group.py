@@ -18,19 +18,17 @@ from collections.abc import Awaitable, Callable
 
 import attrs
 from klein import Klein
-from twisted.internet.defer import CancelledError, Deferred, TimeoutError
+from twisted.internet.defer import Deferred, TimeoutError
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.protocol import ServerFactory
-from twisted.logger import Logger
-from twisted.python.failure import Failure
 from twisted.web.iweb import IRequest
 from twisted.web.resource import IResource, Resource
-from werkzeug.exceptions import HTTPException
 
 from dledger.admin.dashboard.frame import send_html, wants_html
 from dledger.admin.dashboard.overview import Overview
 from dledger.admin.dashboard.page import dashboard_page
-from dledger.admin.sites.pages import PagesAccess, http_error_page, json_page
+from dledger.admin.sites.pages import PagesAccess, answer_errors, json_page
+from dledger.admin.sites.reports import group_problems
 from dledger.base.reactor import Reactor
 
 #: Seconds for which a look is shown again.
@@ -98,7 +96,6 @@ class GroupPages:
     """The pages."""
 
     app = Klein()
-    log = Logger()
 
     def __init__(self, latest: Callable[[], Awaitable[Overview]]) -> None:
         self._latest = latest
@@ -120,20 +117,13 @@ class GroupPages:
         """The members."""
         overview = await self._latest()
         return json_page(request, 200, {
-            "at_s": overview.at_s, "group": overview.group, "problems": overview.problems,
+            "at_s": overview.at_s, "group": overview.group,
+            "problems": [*overview.problems, *group_problems(overview.reports)],
+            "findings": [attrs.asdict(one) for one in overview.findings],
             "members": [attrs.asdict(one) for one in overview.reports],
         })
 
-    @app.handle_errors(Exception)
-    def failed(self, request: IRequest, failure: Failure) -> bytes:
-        """No such page, a method other than GET, or an error of ours."""
-        error = failure.value
-        if failure.check(CancelledError):
-            return b""  # the browser has left
-        if isinstance(error, HTTPException):
-            return http_error_page(request, error, _PAGES)
-        self.log.failure("a page of the dashboard failed", failure)
-        return json_page(request, 500, {"error": "internal error"})
+    answer_errors(app, _PAGES)
 
 
 def group_site(

@@ -30,12 +30,8 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from twisted.application.internet import StreamServerEndpointService
-from twisted.internet.endpoints import serverFromString
 from twisted.internet.interfaces import IReactorTime
-from twisted.logger import Logger
-from twisted.python.failure import Failure
 from twisted.web.iweb import IRequest
-from werkzeug.exceptions import HTTPException
 
 from dledger.admin.dashboard.frame import send_html, wants_html
 from dledger.admin.dashboard.name_server_page import BROKERS_SHOWN, name_server_page
@@ -49,18 +45,18 @@ from dledger.admin.openapi import (
 )
 from dledger.admin.sites.pages import (
     METRICS_TYPE,
-    OptionalEndpoint,
     PagesAccess,
     SharedPage,
+    answer_errors,
     config_json,
     encoded,
-    http_error_page,
+    health_page,
     json_page,
+    readiness_page,
     send_page,
 )
 from dledger.base.histogram import Histogram
 from dledger.base.reactor import Reactor
-from dledger.base.serving.admin_ports import loopback_unless_reported
 from dledger.rocketmq.namesrv.status import LiveBrokerStatus, NameServerStatus
 from dledger.values.option_values import Setting
 from protocols.wire.fastjson import JsonObject
@@ -176,7 +172,6 @@ class NameServerPages:
     """The pages. C{registry}: their metrics."""
 
     app = Klein()
-    log = Logger()
 
     def __init__(
         self, server: NameServerSource, clock: IReactorTime, settings: Iterable[Setting] = (), *,
@@ -238,18 +233,12 @@ class NameServerPages:
     @app.route("/healthz", methods=["GET"])
     def healthz(self, request: IRequest) -> bytes:
         """Whether it serves."""
-        problem = self._server.status().problem
-        if problem:
-            return json_page(request, 503, {"status": "unavailable", "reason": problem})
-        return json_page(request, 200, {"status": "ok"})
+        return health_page(request, self._server.status().problem)
 
     @app.route("/readyz", methods=["GET"])
     def readyz(self, request: IRequest) -> bytes:
         """Whether it is ready to serve."""
-        problem = self._server.status().problem
-        if problem:
-            return json_page(request, 503, {"status": "not ready", "reasons": [problem]})
-        return json_page(request, 200, {"status": "ready", "reasons": []})
+        return readiness_page(request, [self._server.status().problem])
 
     @app.route("/config", methods=["GET"])
     def config(self, request: IRequest) -> bytes:
@@ -272,14 +261,7 @@ class NameServerPages:
         yield from ()
         return generate_latest(self.registry)
 
-    @app.handle_errors(Exception)
-    def failed(self, request: IRequest, failure: Failure) -> bytes:
-        """No such page, a method other than GET, or an error of ours."""
-        error = failure.value
-        if isinstance(error, HTTPException):
-            return http_error_page(request, error, _PAGES)
-        self.log.failure("a page of the administration failed", failure)
-        return json_page(request, 500, {"error": "internal error"})
+    answer_errors(app, _PAGES)
 
 
 def make_name_server_pages(
@@ -295,6 +277,4 @@ def make_name_server_pages(
     """
     access = access or PagesAccess()
     pages = NameServerPages(server, reactor, settings, is_public=not access.reads_need_token)
-    site = access.site(pages.app.resource(), reactor)
-    listen = OptionalEndpoint(serverFromString(reactor, loopback_unless_reported(endpoint)))
-    return StreamServerEndpointService(listen, site)
+    return access.service(pages.app.resource(), endpoint, reactor)

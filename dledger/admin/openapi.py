@@ -22,7 +22,7 @@ from dledger.admin.browsing.query import COUNT_MAX, INDEX_MAX, LAST, STYLES
 from dledger.admin.sites.guard import ACTION_PATHS, CONTENT_PATHS, OPEN_PATHS
 from dledger.admin.sites.reports import MemberReport
 from dledger.admin.sites.site import TARGET_BYTES_MAX
-from dledger.admin.status_document import status_kinds
+from dledger.admin.sites.status_document import status_kinds
 from dledger.node.reporting.reports import SeenEvent
 from protocols.wire.fastjson import JsonObject, as_object
 

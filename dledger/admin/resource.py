@@ -38,14 +38,12 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 import attrs
 from klein import Klein
 from twisted.application.internet import StreamServerEndpointService
-from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.endpoints import serverFromString
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime, IStreamServerEndpoint
 from twisted.internet.protocol import ServerFactory
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.iweb import IRequest
-from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
 
 import dledger
 from dledger.admin.actions import doing
@@ -73,15 +71,18 @@ from dledger.admin.sites.cluster import ClusterSurvey
 from dledger.admin.sites.member_source import StatusSource
 from dledger.admin.sites.pages import (
     METRICS_TYPE,
-    OptionalEndpoint,
     PagesAccess,
+    answer_errors,
     config_json,
     encoded,
+    health_page,
     json_page,
+    optional_endpoint,
+    readiness_page,
     send_page,
 )
 from dledger.admin.sites.reports import MemberReport, group_problems
-from dledger.admin.status_document import status_document
+from dledger.admin.sites.status_document import status_document
 from dledger.base.log_lines import ANSWERS_OPERATOR, LogLevels
 from dledger.base.reactor import Reactor
 from dledger.base.serving.admin_ports import loopback_unless_reported
@@ -133,6 +134,11 @@ def status_json(status: NodeStatus) -> JsonObject:
         "problem": problem or "",
         "version": dledger.__version__,
     }
+
+
+def _who(status: NodeStatus) -> JsonObject:
+    """What the pages for load balancers also say."""
+    return {"leader_id": status.member.leader_id, "role": status.member.role, "term": status.member.term}
 
 
 class AdminApp:
@@ -256,21 +262,13 @@ class AdminApp:
     def healthz(self, request: IRequest) -> bytes:
         """Whether this member serves."""
         status = self._node.status()
-        problem = health_problem(status)
-        facts = {"leader_id": status.member.leader_id, "role": status.member.role, "term": status.member.term}
-        if problem is None:
-            return json_page(request, 200, {"status": "ok", **facts})
-        return json_page(request, 503, {"status": "unavailable", "reason": problem, **facts})
+        return health_page(request, health_problem(status) or "", **_who(status))
 
     @app.route("/readyz", methods=["GET"])
     def readyz(self, request: IRequest) -> bytes:
         """Whether this member is ready to serve."""
         status = self._node.status()
-        reasons = readiness_problems(status)
-        facts = {"leader_id": status.member.leader_id, "role": status.member.role, "term": status.member.term}
-        if not reasons:
-            return json_page(request, 200, {"status": "ready", "reasons": [], **facts})
-        return json_page(request, 503, {"status": "not ready", "reasons": reasons, **facts})
+        return readiness_page(request, readiness_problems(status), **_who(status))
 
     @app.route("/events", methods=["GET"])
     def events(self, request: IRequest) -> bytes:
@@ -404,27 +402,7 @@ class AdminApp:
         assert isinstance(problem, QueryProblem)
         return json_page(request, problem.status, {"error": str(problem)})
 
-    @app.handle_errors(NotFound)
-    def not_found(self, request: IRequest, failure: Failure) -> bytes:
-        """No such page."""
-        return json_page(request, 404, {"error": "not found", "pages": list(_INDEX)})
-
-    @app.handle_errors(MethodNotAllowed)
-    def method_not_allowed(self, request: IRequest, failure: Failure) -> bytes:
-        """A method that the page does not take."""
-        methods = sorted(getattr(failure.value, "valid_methods", None) or ["GET"])
-        request.setHeader(b"allow", ", ".join(methods).encode("ascii"))
-        return json_page(request, 405, {"error": "method not allowed", "allowed": methods})
-
-    @app.handle_errors(Exception)
-    def failed(self, request: IRequest, failure: Failure) -> bytes:
-        """An error of ours: log it, and give the client no details."""
-        if failure.check(CancelledError):
-            return b""  # the browser has left
-        if isinstance(failure.value, HTTPException):
-            return json_page(request, failure.value.code or 500, {"error": failure.value.name.lower()})
-        self.log.failure("a page of the administration failed", failure)
-        return json_page(request, 500, {"error": "internal error"})
+    answer_errors(app, _INDEX)
 
 
 def reported_address(endpoint: str, *, is_secure: bool = False) -> str:
@@ -489,6 +467,5 @@ def make_admin_service(
         levels=access.levels,
     )
     site = access.site(app.app.resource(), reactor)
-    listen = OptionalEndpoint(serverFromString(reactor, loopback_unless_reported(endpoint)))
     reported = reported_address(endpoint, is_secure=access.keys is not None)
-    return AdminService(listen, site, survey, reported_address=reported)
+    return AdminService(optional_endpoint(endpoint, reactor), site, survey, reported_address=reported)

@@ -7,7 +7,7 @@ from typing import Any
 
 from twisted.internet.defer import Deferred, succeed
 
-from dledger.admin.status_document import FACTS
+from dledger.admin.sites.status_document import FACTS
 from dledger.base.histogram import Histogram
 from dledger.core.status import MemberStatus, PeerStatus
 from dledger.node.reporting.reports import SeenEvent

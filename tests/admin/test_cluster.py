@@ -23,6 +23,7 @@ from dledger.admin.resource import status_json
 from dledger.admin.sites.cluster import ClusterSurvey, fetch_status
 from dledger.admin.sites.reports import MemberReport, followed_url, report_of_status, with_lag
 from dledger.client.members import Members
+from protocols.wire.ledger.codes import MEMBERS_MAX
 from tests.admin.fakes import FakeNode, picture
 from tests.client.fakes import FakeGroup
 
@@ -316,6 +317,16 @@ class ReportTests(SynchronousTestCase):
         report = report_of_status("n0", "n0.test:1", "http://x", document)
         self.assertEqual((report.role, report.begin_index, report.committed_index), ("leader", 5, 99))
         self.assertRaises(ValueError, report_of_status, "n1", "", "", document)
+        for name, value in (("term", float("inf")), ("committed_index", float("nan")), ("term", [])):
+            wrong = {**document, "member": {**document["member"], name: value}}
+            self.assertRaises(ValueError, report_of_status, "n0", "", "", wrong)
+        crowd = {
+            **document, "member": {**document["member"], "role": "x" * 9999, "leader_id": "y" * 9999},
+            "peer_addresses": {f"n{number}": "h:1" for number in range(9999)},
+        }
+        report = report_of_status("n0", "n0.test:1", "http://x", crowd)
+        self.assertEqual(len(report.members), MEMBERS_MAX)
+        self.assertLess(len(report.role) + len(report.leader_id or ""), 1000)
 
     def test_fetch(self) -> None:
         """Adds the page to the URL, with or without a slash at its end."""

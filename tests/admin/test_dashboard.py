@@ -10,6 +10,7 @@ import re
 from html.parser import HTMLParser
 from typing import Any
 
+import attrs
 import treq
 from treq.testing import StubTreq
 from twisted.internet.task import Clock
@@ -20,12 +21,14 @@ from dledger.admin.dashboard.overview import (
     ELECTIONS_SHOWN,
     EVENTS_SHOWN,
     Overview,
+    group_overview,
     overview_of,
     plotted_numbers,
 )
 from dledger.admin.dashboard.page import dashboard_page
 from dledger.admin.resource import SURVEY_KEPT_S, AdminApp
 from dledger.admin.sites.reports import MemberReport
+from dledger.base.histogram import Histogram
 from dledger.node.reporting.reports import SeenEvent
 from protocols.wire.ledger.readers import ReaderInfo
 from tests.admin.fakes import MACHINE, FakeNode, picture
@@ -37,7 +40,7 @@ LEADER = MemberReport(
 )
 FOLLOWER = MemberReport(
     member_id="n1", address="n1.test:1", source="admin", admin_url="http://n1.test:2", role="follower",
-    term=7, begin_index=5, end_index=90, committed_index=90, lag=10,
+    term=7, begin_index=5, end_index=90, committed_index=90, lag=10, version="1",
 )
 GONE = MemberReport(member_id="n2", address="n2.test:1", source="log", problem="connection refused")
 WELL = MemberReport(
@@ -53,10 +56,11 @@ def event(number: int, name: str = "repaired", facts: str = "") -> SeenEvent:
 
 def overview(*reports: MemberReport, events: tuple[SeenEvent, ...] = (), **facts: Any) -> Overview:
     """Of a group whose member n0 serves the page."""
+    facts = {"tls_expires_s": -1.0, "fsync": Histogram(), **facts}
     return overview_of(picture(**facts), reports or (LEADER, FOLLOWER, WELL), events, at_s=1_700_000_000.0)
 
 
-class _Tables(HTMLParser):
+class Tables(HTMLParser):
     """The rows of each table by its id, and that every element ends."""
 
     VOID = frozenset({"meta", "link", "input"})
@@ -101,7 +105,7 @@ class PageTests(SynchronousTestCase):
 
     def tables(self, of: Overview) -> dict[str, list[list[str]]]:
         """The rows of its tables; the first has the headings."""
-        parsed = _Tables(dashboard_page(of).decode())
+        parsed = Tables(dashboard_page(of).decode())
         self.assertEqual(parsed.open, [])
         return parsed.rows
 
@@ -111,9 +115,9 @@ class PageTests(SynchronousTestCase):
         self.assertEqual(heads[:8], ["Member", "Role", "Term", "First", "Last", "Committed", "Lag, entries",
                                      "Lag, bytes"])
         self.assertEqual(rows, [
-            ["n0", "leader", "7", "5", "100", "99", "0", "0", "serves", "", "n0.test:1"],
-            ["n1", "follower", "7", "5", "90", "90", "10", "640", "serves", "", "n1.test:1"],
-            ["n2", "unknown", *["unknown"] * 6, "connection refused", "", "n2.test:1"],
+            ["n0", "leader", "7", "5", "100", "99", "0", "0", "serves", "unknown", "n0.test:1"],
+            ["n1", "follower", "7", "5", "90", "90", "10", "640", "serves", "1", "n1.test:1"],
+            ["n2", "unknown", *["unknown"] * 6, "connection refused", "unknown", "n2.test:1"],
         ])
 
     def test_links(self) -> None:
@@ -123,15 +127,26 @@ class PageTests(SynchronousTestCase):
         self.assertNotIn("javascript:", dashboard_page(overview(LEADER, odd)).decode())
 
     def test_state(self) -> None:
-        """In one line: the group, this member, the others."""
+        """In one line: the group, and its members; a table has what to do, the worst first."""
         good = dashboard_page(overview()).decode()
         self.assertIn("All members serve.", good)
         self.assertIn("<title>g - dledger</title>", good)
-        bad = dashboard_page(overview(
-            FOLLOWER, GONE, role="follower", leader_id=None, is_disk_full=True,
-        )).decode()
-        for words in ("no member leads", "this member: ", "n2: connection refused", "<title>PROBLEM: g"):
+        self.assertNotIn("found", self.tables(overview()))
+        look = overview(set_aside_files=2)
+        self.assertIn("All members serve. Some things are to be looked at.", dashboard_page(look).decode())
+        self.assertEqual(self.tables(look)["found"][1][:3], ["look", "n0", "files set aside: 2 (0 bytes)"])
+        ill = overview(
+            FOLLOWER, attrs.evolve(LEADER, role="follower"), GONE, leader_id=None, is_disk_full=True,
+            set_aside_files=2,
+        )
+        bad = dashboard_page(ill).decode()
+        for words in ("no member leads; n0: disk full: ", "n2: it does not answer at n2.test:1: connection",
+                      "<title>PROBLEM: g"):
             self.assertIn(words, bad)
+        _heads, *rows = self.tables(ill)["found"]
+        self.assertEqual([row[:2] for row in rows],
+                         [["wrong", "group"], ["wrong", "n0"], ["wrong", "n2"], ["look", "n0"]])
+        self.assertTrue(all(all(row) for row in rows), rows)
 
     def test_escaped(self) -> None:
         """Nothing that a member says becomes an element, or ends the block of numbers."""
@@ -147,7 +162,7 @@ class PageTests(SynchronousTestCase):
         self.assertEqual(len(re.findall("<script", text)), 2)
         numbers = re.search(r'<script id="numbers" type="application/json">(.*?)</script>', text)
         assert numbers is not None
-        self.assertEqual(json.loads(numbers[1])["counters"]["Entries a second"], 3)
+        self.assertEqual(json.loads(numbers[1])["counters"]["Entries"], [3, "entries/s"])
 
     def test_policy(self) -> None:
         """The browser runs the page's own script and style, and loads nothing else."""
@@ -165,20 +180,21 @@ class PageTests(SynchronousTestCase):
         text = dashboard_page(overview(
             machine=MACHINE, append_bytes=5 << 20, disk_free_bytes=-1, disk_total_bytes=3 << 40,
         )).decode()
-        for words in ("50, 5.0 MiB", "unknown of 3.0 TiB free", "Machine kv</span>", "running, 9 behind",
-                      "NOT_LEADER 4", "77 B behind"):
+        for words in ("50, 5.0 MiB", "unknown of 3.0 TiB free", "Machine kv</span>",
+                      "running, lacks 9 entries", "NOT_LEADER 4", "77 B are not"):
             self.assertIn(words, text)
 
     def test_readers(self) -> None:
-        """With their lag and their processes; nothing of them where there are none."""
+        """With their lag and their processes, the latest first; a sentence where there are none."""
         self.assertNotIn("readers", self.tables(overview()))
-        readers = (ReaderInfo(name=NASTY, next_index=3, lag=97, holders=("p1", "p2"), lag_bytes=1000),
-                   ReaderInfo(name="b", next_index=100, lag=0, holders=()))
+        self.assertIn("There are none.", dashboard_page(overview()).decode())
+        readers = (ReaderInfo(name="!b", next_index=100, lag=0, holders=()),
+                   ReaderInfo(name=NASTY, next_index=3, lag=97, holders=("p1", "p2"), lag_bytes=1000))
         page = overview(readers=readers, reader_count=5000)
         self.assertEqual(self.tables(page)["readers"][1:], [
-            [NASTY, "3", "97", "1,000", "p1, p2"], ["b", "100", "0", "unknown", "nobody"],
+            [NASTY, "3", "97", "1,000", "p1, p2"], ["!b", "100", "0", "unknown", "nobody"],
         ])
-        self.assertIn("Named readers (of 5,000)", dashboard_page(page).decode())
+        self.assertIn("Named readers, as n0 knows them (of 5,000)", dashboard_page(page).decode())
 
     def test_events(self) -> None:
         """The newest first; changes of the role besides in a table of their own; both bounded."""
@@ -193,7 +209,7 @@ class PageTests(SynchronousTestCase):
     def test_frame(self) -> None:
         """Without an overview there are no numbers, and no reload that would forget the token."""
         text = dashboard_page(None).decode()
-        self.assertEqual(_Tables(text).rows, {})
+        self.assertEqual(Tables(text).rows, {})
         self.assertNotIn("numbers\" type", text)
         self.assertNotIn("http-equiv", text)
         self.assertIn('http-equiv="refresh" content="5"', dashboard_page(overview()).decode())
@@ -204,22 +220,28 @@ class NumbersTests(SynchronousTestCase):
 
     def test_numbers(self) -> None:
         """The end and the lag of those that reported them, and the counters of the member."""
-        numbers = plotted_numbers(overview(LEADER, FOLLOWER, GONE))
-        self.assertEqual(numbers["counters"]["Entries a second"], 100)
-        self.assertEqual(numbers["gauges"], {"Lag of the last member, entries": 10,
-                                             "Appends without an answer": 3})
-        fsync = numbers["times"]["Fsync, p50 and p99"]
+        readers = (ReaderInfo(name="b", next_index=100, lag=7, holders=()),)
+        numbers = plotted_numbers(overview(
+            LEADER, FOLLOWER, GONE, fsync=picture().counts.fsync, readers=readers, machine=MACHINE,
+        ))
+        self.assertEqual(numbers["counters"]["Entries"], (100, "entries/s"))
+        self.assertEqual(numbers["gauges"], {
+            "Lag of the last member": (10, "entries"), "Lag of the last reader": (7, "entries"),
+            "Lag of the last state machine": (9, "entries"), "Appends without an answer": (3, "appends"),
+        })
+        fsync = numbers["times"]["Time of fsyncs"]
         self.assertEqual(sum(fsync["counts"]), 4)
         self.assertEqual(len(fsync["counts"]), len(fsync["bounds"]) + 1)
 
     def test_no_member(self) -> None:
         """A page that no member serves has the group alone."""
-        numbers = plotted_numbers(overview_of(None, (LEADER,), (), at_s=1.0, group="g"))
+        numbers = plotted_numbers(group_overview((LEADER,), {}, (), at_s=1.0, group="g"))
         self.assertEqual(numbers, {
-            "at_s": 1.0, "uptime_s": 0.0, "counters": {"Entries a second": 100},
-            "gauges": {"Lag of the last member, entries": 0}, "times": {},
+            "at_s": 1.0, "uptime_s": 0.0, "counters": {"Entries": (100, "entries/s")},
+            "gauges": {"Lag of the last member": (0, "entries")}, "times": {},
         })
-        self.assertEqual(plotted_numbers(overview_of(None, (GONE,), (), at_s=1.0))["counters"], {})
+        gone = group_overview((GONE,), {}, (), at_s=1.0, group="g")
+        self.assertEqual(plotted_numbers(gone)["counters"], {})
 
 
 class ServedTests(SynchronousTestCase):

@@ -43,12 +43,36 @@ class PageTests(SynchronousTestCase):
 
     def test_pages(self) -> None:
         """Each page has the state."""
-        self.assertEqual(sorted(self.document("/")["pages"]), ["/healthz", "/metrics", "/readyz", "/status"])
+        self.assertEqual(sorted(self.document("/")["pages"]),
+                         ["/healthz", "/live", "/metrics", "/readyz", "/status"])
         self.assertEqual(self.document("/status"), {**attrs.asdict(STATUS), "problems": []})
         self.assertEqual(self.document("/healthz"), {"status": "ok"})
         self.assertEqual(self.document("/readyz"), {"status": "ready", "reasons": []})
         self.assertEqual(self.document("/nothing", 404)["error"], "not found")
         self.assertEqual(self.document("/status", 405, "POST")["error"], "method not allowed")
+
+    def page(self, path: str = "/") -> str:
+        """The page for browsers."""
+        asked = self.treq.get(f"http://admin.test{path}", headers={"accept": "text/html"})
+        text: str = self.successResultOf(treq.text_content(self.successResultOf(asked)))
+        return text
+
+    def test_dashboard(self) -> None:
+        """For people: how far it is, and what is wrong; a text of others is no element."""
+        for path in ("/", "/live"):
+            for words in ("all before offset 5", "4 entries, 40 B", "50 rows, 3 commits", "0:00:02 old",
+                          "1970-01-01 00:01:17 UTC, up to 4, version 8", "6; the last: gone",
+                          "The export is in order."):
+                self.assertIn(words, self.page(path))
+        self.picture = ExportStatus()
+        for words in ("nothing yet", "not known", "none in this run", "not yet"):
+            self.assertIn(words, self.page())
+        self.picture = attrs.evolve(STATUS, problems=("late", "<script>alert(1)"), error="<script>alert(2)")
+        self.assertIn("PROBLEM: ", self.page())
+        self.assertIn("late; &lt;script&gt;alert(1)", self.page())
+        self.assertNotIn("<script>alert", self.page())
+        self.failure = "no room"
+        self.assertIn("it has failed: no room", self.page())
 
     def test_problems(self) -> None:
         """What is not in order is all in C{/readyz}; C{/healthz} is about an export that has failed."""

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
+import attrs
 import treq
 from treq.testing import StubTreq
 from twisted.internet.address import IPv4Address
@@ -14,10 +16,11 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import MemoryReactorClock, StringTransport
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.admin.dashboard.overview import Overview, group_overview
-from dledger.admin.dashboard.page import dashboard_page
+from dledger.admin.dashboard.overview import Overview, group_overview, no_overview
+from dledger.admin.dashboard.page import FINDINGS_SHOWN, dashboard_page
 from dledger.admin.group import KEPT_S, OLD_S, WAIT_S, GroupPages, Looks, group_site
-from tests.admin.test_dashboard import FOLLOWER, GONE, LEADER, WELL
+from tests.admin.test_dashboard import FOLLOWER, GONE, LEADER, NASTY, WELL, Tables
+from tests.admin.test_diagnoses import details
 
 
 def reported(member_id: str, number: int, at_s: float, name: str) -> dict[str, Any]:
@@ -27,8 +30,10 @@ def reported(member_id: str, number: int, at_s: float, name: str) -> dict[str, A
 
 
 def look(at_s: float = 1.0, **facts: Any) -> Overview:
-    """Of a group that is well."""
-    return group_overview((LEADER, FOLLOWER, WELL), (), at_s=at_s, group="g", **facts)
+    """Of a group that is well, of which the page of the leader was read."""
+    page = {"peer_lag_bytes": {"n1": 640}, "uptime_s": 59, "disk_free_bytes": 1 << 30,
+            "disk_total_bytes": 5 << 30, "store_path": "/data", **facts}
+    return group_overview((LEADER, FOLLOWER, WELL), {"n0": details(**page)}, (), at_s=at_s, group="g")
 
 
 class OverviewTests(SynchronousTestCase):
@@ -36,7 +41,7 @@ class OverviewTests(SynchronousTestCase):
 
     def test_events(self) -> None:
         """Those of all members, by time, the newest first; each with its member."""
-        overview = group_overview((LEADER,), (
+        overview = group_overview((LEADER,), {"n0": details()}, (
             reported("n0", 1, 5.0, "role-changed"), reported("n0", 2, 9.0, "repaired"),
             reported("n1", 7, 7.0, "role-changed"),
         ), at_s=10.0, group="g")
@@ -48,20 +53,52 @@ class OverviewTests(SynchronousTestCase):
         self.assertIn("member=n1 a=7", text)
 
     def test_page(self) -> None:
-        """It is of no member: no numbers of one, and no links to its pages."""
+        """It is of no member: what the pages of all say, and no links to those of one."""
         text = dashboard_page(look()).decode()
         self.assertIn("<h1>Group g</h1>", text)
         self.assertIn("All members serve.", text)
-        for words in ("Lag, bytes", "This member", 'href="metrics"', "Last events"):
+        for words in ("This member", 'href="metrics"', "They are not known"):
             self.assertNotIn(words, text)
         self.assertIn('href="cluster"', text)
-        gone = group_overview((LEADER, GONE), (), at_s=1.0, group="g")
-        self.assertIn("n2: connection refused", dashboard_page(gone).decode())
+        tables = Tables(text).rows
+        self.assertEqual([row[7] for row in tables["members"][1:]], ["0", "640", "unknown"])
+        self.assertEqual(tables["disks"][1:],
+                         [["n0", "0:00:59", "1.0 GiB", "5.0 GiB", "unknown", "unknown", "/data"]])
+        gone = group_overview((LEADER, GONE), {}, (), at_s=1.0, group="g", unread={"n0": "refused"})
+        text = dashboard_page(gone).decode()
+        for words in ("n2: it does not answer", "its page was not read: refused"):
+            self.assertIn(words, text)
+        self.assertEqual(text.count("They are not known: no page of a member was read."), 5)
+
+    def test_parts(self) -> None:
+        """Readers as the leader knows them, machines and disks of each member; nothing becomes an element."""
+        reader = {"name": NASTY, "next_index": 3, "lag": 97, "holders": [NASTY], "lag_bytes": 9}
+        machine = {"name": NASTY, "version": 2, "state": "failed", "reason": NASTY, "lag": 3,
+                   "applied_index": 96, "snapshot_index": -1}
+        text = dashboard_page(look(
+            readers=[reader], machine=machine, store_path=NASTY, set_aside_files=1, set_aside_bytes=9,
+        )).decode()
+        self.assertEqual(len(re.findall("<script", text)), 2)
+        tables = Tables(text).rows
+        self.assertIn("Named readers, as n0 knows them", text)
+        self.assertEqual(tables["readers"][1], [NASTY, "3", "97", "9", NASTY])
+        self.assertEqual(tables["machines"][1],
+                         ["n0", f"{NASTY}, version 2", f"failed: {NASTY}", "96", "3", "none"])
+        self.assertEqual(tables["disks"][1][5:], ["1 files, 9 B", NASTY])
+        self.assertIn(NASTY, tables["found"][1][4])
+
+    def test_crowd(self) -> None:
+        """A crowd of findings is cut, and counted."""
+        reports = [attrs.evolve(GONE, member_id=f"n{number}") for number in range(FINDINGS_SHOWN + 9)]
+        text = dashboard_page(group_overview(reports, {}, (), at_s=1.0, group="g")).decode()
+        self.assertEqual(len(Tables(text).rows["found"]), 1 + FINDINGS_SHOWN)
+        self.assertIn(f"(of {FINDINGS_SHOWN + 10})", text)
 
     def test_nobody(self) -> None:
         """The reason, alone."""
-        overview = group_overview((), (), at_s=1.0, group="g", problem="no member answers")
+        overview = no_overview("no member answers", at_s=1.0, group="g")
         self.assertEqual(overview.problem, "no member answers")
+        self.assertIn("No member is known.", dashboard_page(overview).decode())
 
 
 class LooksTests(SynchronousTestCase):
@@ -135,7 +172,7 @@ class PagesTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         async def latest() -> Overview:
-            return look(problem="bad luck")
+            return attrs.evolve(look(set_aside_files=1), problems=("bad luck",))
 
         self.latest = latest
         self.treq = StubTreq(GroupPages(latest).app.resource())
@@ -156,6 +193,7 @@ class PagesTests(SynchronousTestCase):
         document = json.loads(self.ask("/cluster")[1])
         self.assertEqual((document["group"], document["problems"]), ("g", ["bad luck"]))
         self.assertEqual([one["member_id"] for one in document["members"]], ["n0", "n1", "n2"])
+        self.assertEqual([one["level"] for one in document["findings"]], ["look"])
         self.assertEqual(self.ask("/flush")[0], 404)
         self.assertEqual(self.ask("/live", method="POST")[0], 405)
 

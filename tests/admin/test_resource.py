@@ -7,6 +7,7 @@ from typing import Any
 
 import attrs
 import treq
+from klein import Klein
 from treq.testing import StubTreq
 from twisted.internet.defer import Deferred
 from twisted.internet.error import CannotListenError
@@ -14,6 +15,7 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import MemoryReactorClock
 from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
+from twisted.web.iweb import IRequest
 
 from dledger.admin.actions.doing import ACTION_S, LOOK_S
 from dledger.admin.resource import (
@@ -23,6 +25,7 @@ from dledger.admin.resource import (
     make_admin_service,
     reported_address,
 )
+from dledger.admin.sites.pages import answer_errors
 from dledger.admin.sites.reports import MemberReport
 from dledger.base.log_lines import LogLevels
 from dledger.node.reporting.health import health_problem
@@ -222,6 +225,24 @@ class PageTests(PageCase):
             self.assertEqual(response.code, 405, path)
             self.assertIn("GET", response.headers.getRawHeaders("allow")[0])
         self.assertIn("GET", self.document("/status", 405, "DELETE")["allowed"])
+
+    def test_browser_leaves(self) -> None:
+        """A page that nobody waits for any more is no error of ours."""
+        waiting: list[Deferred[bytes]] = []
+
+        class Pages:
+            app = Klein()
+
+            @app.route("/")
+            def index(self, request: IRequest) -> Deferred[bytes]:
+                waiting.append(Deferred())
+                return waiting[0]
+
+            answer_errors(app, ())
+
+        StubTreq(Pages().app.resource()).get("http://admin.test/")
+        waiting.pop().cancel()
+        self.assertEqual(self.flushLoggedErrors(), [])
 
     def test_transfer(self) -> None:
         """Only to a member, only at the leader; the answer of the group is the answer."""

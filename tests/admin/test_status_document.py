@@ -7,7 +7,7 @@ import json
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.admin.status_document import FACTS, status_document, status_kinds
+from dledger.admin.sites.status_document import FACTS, status_document, status_kinds
 from dledger.base.histogram import Histogram
 from dledger.node.reporting.status import MachineStatus
 from tests.admin.fakes import picture

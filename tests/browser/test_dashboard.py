@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 import threading
 from pathlib import Path
@@ -18,6 +19,7 @@ import dledger
 from dledger.base.serving.tokens import new_token
 from tests.processes.children import free_ports, wait_until
 from tests.processes.members import Group, Member
+from tests.processes.test_operator import Dashboard
 
 #: Where Debian has the driver; C{DLEDGER_CHROMEDRIVER} names another.
 DRIVER = os.environ.get("DLEDGER_CHROMEDRIVER", "/usr/bin/chromedriver")
@@ -68,6 +70,7 @@ class BrowserCase(SynchronousTestCase):
     def picture(self, name: str) -> None:
         """For the documents, on request."""
         if PICTURES:
+            self.browser.execute_script("scrollTo(0, 0)")
             self.browser.save_screenshot(f"{PICTURES}/{name}.png")
 
     def violations(self) -> list[str]:
@@ -94,7 +97,8 @@ class DashboardTests(BrowserCase):
         """Start them, and open the page."""
         held = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         self.addCleanup(held.cleanup)
-        self.group = Group(Path(held.name))
+        self.held = Path(held.name)
+        self.group = Group(self.held)
         self.ports = dict(zip(self.group.peers, free_ports(3), strict=True))
         for peer_id, port in self.ports.items():
             self.group.members[peer_id] = Member(
@@ -139,17 +143,18 @@ class DashboardTests(BrowserCase):
         self.start_writer()
         self.until(lambda: self.text("state") == "All members serve.", "all serve")
         self.until(lambda: self.row(self.leader_id)[1:2] == ["leader"], "the leader is shown")
-        self.until(lambda: "Entries a second" in self.text("plots"), "curves")
+        self.until(lambda: "Entries" in self.text("plots"), "curves")
         self.until(lambda: int(self.row(self.leader_id)[4].replace(",", "")) > 5, "entries")
         self.assertEqual(self.violations(), [])
-        self.picture("dashboard")
+        self.check_scales()
+        self.picture("member")
         self.group.members[self.leader_id].kill()
         self.until(lambda: f"{self.leader_id}: " in self.text("state"), "the loss is shown")
         self.assertIn("PROBLEM", self.browser.title)
         others = [one for one in self.group.peers if one != self.leader_id]
         self.until(lambda: "leader" in [self.row(one)[1] for one in others], "the next leader")
         self.until(lambda: self.text("elections-title") != "" and "leader_id=" in self.text("live"), "events")
-        self.picture("dashboard-failover")
+        self.picture("member-failover")
         self.small_and_dark()
         self.assertEqual(self.text("stale"), "")
         self.assertEqual(self.errors(), [])
@@ -163,7 +168,56 @@ class DashboardTests(BrowserCase):
         self.browser.set_window_size(420, 900)
         self.assertTrue(self.is_within())
         self.assertEqual(self.violations(), [])
-        self.picture("dashboard-phone")
+        self.check_scales()
+        self.picture("phone")
+
+    def check_scales(self) -> None:
+        """Each curve shows its top with the unit, zero, and its span; its label says the same."""
+        charts = self.browser.execute_script(
+            "return [...document.querySelectorAll('figure')].map((one) => ({"
+            " texts: [...one.querySelectorAll('figcaption, span')].map((part) => part.innerText),"
+            " label: one.querySelector('svg').getAttribute('aria-label'),"
+            " points: [...one.querySelectorAll('polyline')].map((part) => part.getAttribute('points'))"
+            " .join(' '),"
+            " fits: one.scrollWidth <= one.clientWidth && one.querySelector('svg').clientWidth > 80 }))"
+        )
+        self.assertGreater(len(charts), 2)
+        for one in charts:
+            title, top, zero, ago, now = one["texts"]
+            self.assertRegex(top, r"^[1-9][0-9,.]* \w")
+            self.assertEqual((zero, now, one["fits"]), ("0", "now", True), one)
+            self.assertRegex(ago, r"^[1-9][0-9]* (s|min) ago$")
+            said = rf"now .+; at most .+ in the last {ago[:-4]}\. The scale is from 0 to {re.escape(top)}\.$"
+            self.assertRegex(one["label"], said)
+            self.assertTrue(one["label"].startswith(title.split("\n")[0]), one)
+            heights = [float(pair.split(",")[1]) for pair in one["points"].split()]
+            self.assertTrue(all(1 <= height <= 39 for height in heights), one)
+
+    def test_group(self) -> None:
+        """The page of the whole group: readers, disks, and what to do about a member that is gone."""
+        with dledger.connect(self.group.peers_text) as log, log.reader("<b>orders") as reader:
+            log.append(b"x")
+            next(iter(reader))
+            reader.commit()
+        dashboard = Dashboard(self.group.peers_text, self.held / "dashboard.log")
+        self.addCleanup(dashboard.kill)
+        dashboard.start()
+        self.until(dashboard.url, "the address")
+        self.browser.get(dashboard.url())
+        self.until(lambda: self.rows("readers") and "All members serve." in self.text("state"), "it is well")
+        self.assertEqual(self.rows("readers")[0][0], "<b>orders")
+        self.assertEqual([row[0] for row in self.rows("disks")], [*self.group.peers])
+        self.until(lambda: "Lag of the last reader" in self.text("plots"), "curves")
+        self.check_scales()
+        self.assertEqual(self.violations(), [])
+        self.start_writer()
+        self.group.members[self.shown_id].kill()
+        self.until(lambda: f"{self.shown_id}: it does not answer" in self.text("state"), "the loss is shown")
+        self.assertEqual(self.rows("found")[0][:2], ["wrong", self.shown_id])
+        self.until(lambda: re.search("[2-9][0-9] s ago", self.text("plots")), "curves with a span")
+        self.picture("dashboard")
+        self.small_and_dark()
+        self.assertEqual(self.errors(), [])
 
     def test_without_script(self) -> None:
         """The tables are in the page itself."""

@@ -7,7 +7,9 @@ import re
 import socket
 from typing import Any
 
-from dledger.cli.ledger import dashboard
+from twisted.internet.defer import Deferred
+
+from dledger.cli.ledger import dashboard, member_pages
 from dledger.cli.main import Target
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
@@ -71,15 +73,38 @@ class DashboardTests(WatchCase):
         """The group has the name that its members report; their events come from their administrations."""
         event = {"number": 1, "at_s": 2.0, "level": "info", "event": "repaired", "facts": "x=1"}
         self.pages({
-            "http://n0.test:8080/status": page("n0", role="leader"),
+            "http://n0.test:8080/status": {**page("n0", role="leader"), "disk_free_bytes": 7},
             "http://n0.test:8080/events": {"self_id": "n0", "events": [event]},
         })
         target: Any = Target(peers="n0-h:1", group="mine", timeout=1.0, wire="auto")
         overview = dashboard.look_at(target, ())
-        self.assertEqual((overview.group, overview.events), ("mine", ()))
+        self.assertEqual((overview.group, overview.events, overview.details), ("mine", (), {}))
+        (found, _n1) = [one.found for one in overview.findings if one.level == "look"][-2:]
+        self.assertEqual(found, "its page was not read: it names none that this machine reaches")
         self.log.infos = (self.leader(admin="n0.test:8080"), self.log.infos[1])
-        (seen,) = dashboard.look_at(target, ()).events
-        self.assertEqual(seen.facts, "member=n0 x=1")
+        overview = dashboard.look_at(target, ())
+        self.assertEqual([one.facts for one in overview.events], ["member=n0 x=1"])
+        self.assertEqual(overview.details["n0"].disk_free_bytes, 7)
         overview = dashboard.look_at(target, ("http://n0.test:8080",))
         self.assertEqual(overview.group, page("n0", role="leader")["member"]["group"])
         self.assertEqual(re.findall("n0 x=1", overview.events[0].facts), ["n0 x=1"])
+
+    def test_pages_that_are_none(self) -> None:
+        """The page of another member, and one that does not come, are findings; the rest is shown."""
+        url = "http://n0.test:8080"
+        event = {"number": 1, "at_s": 2.0, "level": "info", "event": "x", "facts": ""}
+        self.log.infos = (self.leader(admin="n0.test:8080"), self.log.infos[1])
+        target: Any = Target(peers="n0-h:1", group="mine", timeout=1.0, wire="auto")
+        mine, events = page("n0", role="leader"), {"self_id": "n0", "events": [event]}
+        for status, seen, words in (
+            (page("n1"), events, "it is member 'n1'"),
+            (mine, {**events, "self_id": "n1"}, "it is member 'n1'"),
+            (mine, Deferred(), "no answer in 0 s"), ({"member": 5}, events, "not a status page"),
+        ):
+            self.pages({f"{url}/status": status, f"{url}/events": seen})
+            self.patch(member_pages, "DEADLINE_S", 0.0 if isinstance(seen, Deferred) else 9.0)
+            overview = dashboard.look_at(target, ())
+            self.assertEqual((len(overview.reports), overview.details, overview.events), (2, {}, ()))
+            (found,) = [one.found for one in overview.findings if one.about == "n0"]
+            self.assertIn(f"its page was not read: {url}: ", found)
+            self.assertIn(words, found)

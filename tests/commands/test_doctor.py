@@ -8,109 +8,23 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from twisted.internet.defer import fail, succeed
 from twisted.internet.error import ConnectionRefusedError
 
-from dledger.admin.sites import cluster
-from dledger.admin.sites.reports import MemberReport
-from dledger.cli.ledger import doctor
-from dledger.cli.ledger.doctor import (
-    FINE,
-    LOOK,
-    PROBES,
-    WRONG,
-    Diagnosis,
-    backup_diagnosis,
-    directory_diagnoses,
-    group_diagnoses,
-    member_diagnoses,
-)
+from dledger.admin.sites import diagnoses
+from dledger.admin.sites.diagnoses import FINE, LOOK, WRONG, Diagnosis
+from dledger.cli.ledger import doctor, member_pages
+from dledger.cli.ledger.doctor import PROBES, backup_diagnosis, directory_diagnoses
 from tests.commands.fakes import CliCase, info
 from tests.processes.members import ROOT
 
 MEMBERS = ("n0", "n1", "n2")
 
 
-def report(member_id: str, **facts: Any) -> MemberReport:
-    """A healthy member."""
-    values = {"address": "h:1", "source": "log", "role": "follower", "version": "1", "members": MEMBERS}
-    return MemberReport(member_id=member_id, **{**values, **facts})
-
-
-def group(**facts: Any) -> list[MemberReport]:
-    """Three, of which the last has these facts."""
-    return [report("n0", role="leader"), report("n1"), report("n2", **facts)]
-
-
-class FindingCase(CliCase):
-    """Findings."""
-
-    def one(self, found: Iterable[Diagnosis], level: str, *words: str) -> None:
-        """Exactly one finding, with a meaning and a way to mend it."""
-        (finding,) = found
-        self.assertEqual(finding.level, level, finding)
-        for word in words:
-            self.assertIn(word, finding.found)
-        if level != FINE:
-            self.assertTrue(finding.means and finding.mend, finding)
-
-
-class GroupTests(FindingCase):
-    """From the log ports."""
-
-    def test_group(self) -> None:
-        """Well; silent, ill and old members; no leader; numbers of members that bear less."""
-        self.one(group_diagnoses(group()), FINE, "3 members serve")
-        self.one(group_diagnoses(group(problem="connection refused")), WRONG, "does not answer at h:1")
-        self.one(group_diagnoses(group(health="disk full")), WRONG, "disk full")
-        level = [one.level for one in group_diagnoses(group(version="2"))]
-        self.assertEqual(level, [LOOK, FINE])
-        (no_leader, *_) = group_diagnoses([report("n0"), report("n1"), report("n2")])
-        self.assertEqual((no_leader.level, no_leader.found), (WRONG, "no member leads"))
-        for members, bears in ((("n0",), "0"), (("n0", "n1"), "0"), (("n0", "n1", "n2", "n3"), "1, as 3")):
-            (found, _fine) = group_diagnoses([report("n0", role="leader", members=members)])
-            self.assertEqual((found.level, f"the loss of {bears}" in found.means), (LOOK, True), found)
-
-
-class StatusTests(FindingCase):
-    """From the pages."""
-
-    def test_well(self) -> None:
-        """Nothing to say; a value of a wrong type is nothing."""
-        self.assertEqual([*member_diagnoses("n0", {})], [])
-        well = {"disk_free_bytes": 50, "disk_total_bytes": 100, "uptime_s": 1000.0, "stall_s": 1.0,
-                "readers": [], "tls_expires_s": 90 * 86400.0,
-                "fsync": {"bounds": [0.01, 1.0], "counts": [1000, 1, 0]}}
-        self.assertEqual([*member_diagnoses("n0", well)], [])
-        strange = {"fsync": "x", "readers": "x", "machine": 7, "stall_s": "x"}
-        self.assertEqual([*member_diagnoses("n0", strange)], [])
-
-    def test_each(self) -> None:
-        """Each has a level."""
-        slow = {"bounds": [0.01, 0.1, 1.0], "counts": [90, 10, 0, 0]}
-        dead = {"bounds": [0.01, 0.1, 1.0], "counts": [0, 0, 0, 3]}
-        for page, level, words in (
-            ({"disk_free_bytes": 14 << 30, "disk_total_bytes": 100 << 30}, LOOK, "14.0 of 100 GiB"),
-            ({"fsync_failures": 2}, WRONG, "2 fsyncs have failed"),
-            ({"fsync": slow}, LOOK, "more than 0.1 s"), ({"fsync": dead}, WRONG, "more than inf s"),
-            ({"uptime_s": 100.0, "stall_s": 2.0}, LOOK, "stood still for 2 of 100 s"),
-            ({"set_aside_files": 1, "set_aside_bytes": 5}, LOOK, "1 files (5 bytes)"),
-            ({"tls_expires_s": 20 * 86400.0}, LOOK, "ends in 20 days"),
-            ({"tls_expires_s": 86400.0}, WRONG, "ends in 1 days"),
-            ({"times_ahead_ms": 7_200_000}, WRONG, "7200 s ahead"),
-            ({"connections_refused": 3}, LOOK, "3 connections were refused"),
-            ({"machine": {"snapshot_problem": "no room"}}, WRONG, "no room"),
-            ({"machine": {"log_kept": "a reader needs it"}}, LOOK, "a reader needs it"),
-            ({"readers": [{"name": "r", "lag": 200_000}, {"name": "s", "lag": 5}]}, LOOK, "reader r lacks"),
-        ):
-            self.one(member_diagnoses("n0", page), level, words)
-
-
-class DirectoryTests(FindingCase):
+class DirectoryTests(CliCase):
     """A disk of this machine."""
 
     def setUp(self) -> None:
@@ -150,7 +64,7 @@ class DirectoryTests(FindingCase):
         self.assertEqual(os.listdir(self.directory), [])
 
 
-class CommandTests(FindingCase):
+class CommandTests(CliCase):
     """The whole command."""
 
     def test_group_and_pages(self) -> None:
@@ -161,10 +75,11 @@ class CommandTests(FindingCase):
                  admin=f"{name}.test:8080") for name in MEMBERS
         )
 
-        async def fetch(agent: object, url: str, timeout_s: float, clock: object) -> Any:
-            return await (fail(ConnectionRefusedError()) if "n1" in url else succeed({"stall_s": 0}))
+        async def fetch(agent: object, url: str, path: str, timeout_s: float, clock: object) -> Any:
+            page = {"member": {"self_id": url[7:9]}, "stall_s": 0}
+            return await (fail(ConnectionRefusedError()) if "n1" in url else succeed(page))
 
-        self.patch(cluster, "fetch_status", fetch)
+        self.patch(member_pages, "fetch_page", fetch)
         result = self.run_cli("doctor")
         self.assertExit(result, 0)
         unread = r"look   n1: its page was not read: http://n1.test:8080: .*\n +nothing"
@@ -188,7 +103,7 @@ class CommandTests(FindingCase):
 
     def test_pages_of_the_documents(self) -> None:
         """Each section that a finding names is there."""
-        text = Path(doctor.__file__).read_text("utf-8")
+        text = "".join(Path(one.__file__).read_text("utf-8") for one in (doctor, diagnoses))
         named = re.findall(r"docs/(\w+\.md), ([A-Z][a-z A-Z]+)", text)
         self.assertGreater(len(named), 4)
         for page, section in named:

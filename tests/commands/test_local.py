@@ -66,6 +66,7 @@ class PlanTests(CliCase):
         """Another program has the first ones."""
         first = new_plan("members", 1).ports["n0"][0]
         with socket.socket() as taken:
+            taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # (as the command does)
             taken.bind(("127.0.0.1", first))
             taken.listen()
             self.assertGreater(new_plan("members", 1).ports["n0"][0], first)

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, cast
 
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.error import ConnectionRefusedError
 
 from dledger.cli.console import administration
-from dledger.cli.ledger import watch
+from dledger.cli.ledger import member_pages, watch
 from tests.commands.fakes import CliCase, info
 
 PEERS = {"n0": "n0.test:20911", "n1": "n1.test:20911"}
@@ -35,13 +35,15 @@ class WatchCase(CliCase):
 
         async def fetch(agent: object, url: str, path: str, timeout_s: float, clock: object) -> Any:
             found = pages.get(url + path)
-            answer: Deferred[Any] = fail(ConnectionRefusedError()) if found is None else succeed(found)
-            return await answer
+            if isinstance(found, Deferred):
+                return await found
+            return await (fail(ConnectionRefusedError()) if found is None else succeed(found))
 
         async def status(agent: object, url: str, timeout_s: float, clock: object) -> Any:
             return await fetch(agent, url, "/status", timeout_s, clock)
 
         self.patch(watch, "fetch_page", fetch)
+        self.patch(member_pages, "fetch_page", fetch)
         self.patch(administration, "fetch_status", status)
 
 
@@ -177,9 +179,20 @@ class EventTests(WatchCase):
 
     def test_another_page(self) -> None:
         """One line; what is no event is not shown."""
-        for document in ({"self_id": "n0"}, {"self_id": "n0", "events": [5]}, {"events": []}):
+        times = ("x", float("nan"), float("inf"), -1.0, 1e300)
+        for document in ({"self_id": "n0"}, {"self_id": "n0", "events": [5]}, {"events": []}, *(
+            {"self_id": "n0", "events": [self.event(1, cast("float", at_s), "x")]} for at_s in times
+        )):
             self.pages({"http://a/events": document})
             self.assertExit(self.run_cli("events", "--admin", "http://a"), 1, "not a page of events")
+
+    def test_bounds(self) -> None:
+        """A page of any length gives its last events, with facts of some length."""
+        events = [self.event(number, 1.0, "x " + "y" * 9999) for number in range(5000)]
+        page: dict[str, object] = {"self_id": "n0", "events": events}
+        found = watch.events_of("n0", page)
+        self.assertEqual((len(found), found[-1]["number"]), (watch.EVENTS_MAX, 4999))
+        self.assertEqual(len(found[0]["facts"]), watch.FACTS_CHARACTERS_MAX)
 
     def test_silent(self) -> None:
         """Said, exit status 1."""

@@ -30,12 +30,16 @@ class Dashboard(Child):
             environment={"PYTHONPATH": str(ROOT)},
         )
 
+    def url(self) -> str:
+        """The address of its page; empty before it has said it."""
+        said = self.log_path.read_text()
+        return said.split()[0] if "Ctrl-C" in said else ""
+
     def page(self) -> str:
         """Its page; empty before it has said its address."""
-        said = self.log_path.read_text()
-        if "Ctrl-C" not in said:
+        if not self.url():
             return ""
-        asked = urllib.request.Request(f"{said.split()[0]}live", headers={"accept": "text/html"})
+        asked = urllib.request.Request(f"{self.url()}live", headers={"accept": "text/html"})
         with urllib.request.urlopen(asked, timeout=120) as answer:
             text: str = answer.read().decode()
         return text
@@ -131,7 +135,7 @@ class OperatorTests(SynchronousTestCase):
         ))
         gone = next(peer_id for peer_id in self.group.peers if peer_id != self.leader_id)
         self.group.members[gone].kill()
-        dashboard.wait_for(f"{gone}: connection refused")
+        dashboard.wait_for(f"{gone}: it does not answer at ", "connection refused")
         dashboard.send(signal.SIGINT)
         self.assertEqual(dashboard.wait(seconds=30), 0)
         code, body = self.fetch(self.leader_id, "/cluster")

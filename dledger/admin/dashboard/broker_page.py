@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from markupsafe import Markup
 
+from dledger.admin.dashboard.curves import Curves, curves
 from dledger.admin.dashboard.frame import (
     empty_frame,
     facts_of,
@@ -22,7 +23,7 @@ from protocols.wire.fastjson import JsonObject
 
 #: Consumer groups that the page lists; C{/status} has more.
 GROUPS_SHOWN = 100
-_LINKS = ("browse", "topics", "actions", "status", "config", "metrics")
+_LINKS = ("browse", "topics", "actions", "status", "config", "metrics", "openapi.json")
 
 
 def broker_page(status: BrokerStatus | None, *, at_s: float) -> bytes:
@@ -44,19 +45,18 @@ def broker_page(status: BrokerStatus | None, *, at_s: float) -> bytes:
 
 
 def broker_numbers(status: BrokerStatus, *, at_s: float) -> JsonObject:
-    """The numbers of the curves, see L{dledger.admin.dashboard.overview.plotted_numbers}."""
-    gauges: JsonObject = {
-        "Lag of the last consumer group, messages": max((one.messages for one in status.lags), default=0),
-        "Puts that wait": status.waiting_puts,
-        "Not dispatched, bytes": status.undispatched_bytes,
+    """The numbers of the curves."""
+    gauges: Curves = {
+        "Lag of the last consumer group": (max((one.messages for one in status.lags), default=0), "messages"),
+        "Puts that wait": (status.waiting_puts, "puts"),
+        "Not dispatched": (status.undispatched_bytes, "B"),
     }
     if status.slaves:
-        gauges["Lag of the last slave, bytes"] = max(one.gap_bytes for one in status.slaves)
-    return {
-        "at_s": at_s, "uptime_s": status.uptime_s, "gauges": gauges, "times": {}, "counters": {
-            "Messages stored a second": status.stored, "Messages delivered a second": status.delivered,
-        },
-    }
+        gauges["Lag of the last slave"] = (max(one.gap_bytes for one in status.slaves), "B")
+    return curves(at_s, status.uptime_s, gauges, {
+        "Messages stored": (status.stored, "messages/s"),
+        "Messages delivered": (status.delivered, "messages/s"),
+    })
 
 
 def _live(status: BrokerStatus) -> Iterable[Markup]:
@@ -76,13 +76,14 @@ def _live(status: BrokerStatus) -> Iterable[Markup]:
         ("Name servers", ", ".join(status.name_servers) or "none"),
         *((("Master", status.master or "none"),) if status.role == "SLAVE" else ()),
     ))
-    yield table_section("Consumer groups", "groups", _GROUPS, _group_rows(status))
-    if status.slaves:
+    yield table_section("Consumer groups", "groups", _GROUPS, _group_rows(status),
+                        without="None has committed an offset.")
+    if status.role != "SLAVE":
         yield table_section("Slaves", "slaves", _SLAVES, (
             (text_cell(one.address), number_cell(one.gap_bytes, 0),
              text_cell("yes" if one.is_in_sync else "no"))
             for one in status.slaves
-        ))
+        ), without="None is connected.")
 
 
 _GROUPS = (("Group", False), ("Topic", False), ("Queues", True), ("Messages not consumed", True))

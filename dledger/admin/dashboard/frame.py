@@ -52,12 +52,13 @@ _FRAME = Markup("""<!DOCTYPE html>
 <style>{style}</style>
 {reload}</head>
 <body>
-<header><h1>{heading}</h1><nav aria-label="Pages for programs">{links}</nav></header>
+<header><h1>{heading}</h1><nav aria-label="Pages">{links}</nav></header>
 <main>
 <p id="state" class="{state_class}" role="status">{state}</p>
 <p id="stale" role="alert" hidden></p>
 <form id="ask" hidden><label for="token">Token</label> <input id="token" type="password" autocomplete="off">
 <button>Show</button></form>
+<div id="findings">{findings}</div>
 <section id="curves" aria-labelledby="curves-title" hidden><h2 id="curves-title">The last five minutes</h2>
 <div id="plots"></div></section>
 <div id="live">{live}</div>
@@ -75,7 +76,7 @@ _TOGETHER = Markup("")
 
 def framed_page(
     *, title: str, heading: str, problem: str, good: str, live: Iterable[Markup], numbers: JsonObject,
-    links: Iterable[str],
+    links: Iterable[str], findings: Markup | str = "",
 ) -> bytes:
     """
     A whole page.
@@ -83,6 +84,7 @@ def framed_page(
     @param problem: what is wrong; empty: the page says C{good}.
     @param live: sections. @param numbers: for the curves.
     @param links: pages for programs.
+    @param findings: a section that comes before the curves.
     """
     at_s = numbers["at_s"]
     assert isinstance(at_s, int | float), at_s
@@ -93,6 +95,7 @@ def framed_page(
         title=f"{'PROBLEM: ' if problem else ''}{title} - dledger", heading=heading,
         links=_linked(links), style=_STYLE, script=_SCRIPT, reload=_RELOAD,
         state_class="bad" if problem else "good", state=problem or good, live=_LINES.join((*live, at)),
+        findings=findings,
         numbers=Markup('<script id="numbers" type="application/json">{}</script>\n').format(embedded),
     ).encode("utf-8")
 
@@ -101,7 +104,7 @@ def empty_frame(links: Iterable[str]) -> bytes:
     """The page without a number; its script asks for the contents, with a token."""
     return _FRAME.format(
         title="dledger", heading="dledger", links=_linked(links), style=_STYLE, script=_SCRIPT, reload="",
-        state_class="", state="The numbers need a token, and JavaScript.", live="", numbers="",
+        state_class="", state="The numbers need a token, and JavaScript.", live="", findings="", numbers="",
     ).encode("utf-8")
 
 
@@ -118,7 +121,7 @@ def still_page(
     return _FRAME.format(
         title=f"{title} - dledger", heading=heading, links=_linked(links), style=_STYLE,
         script=_STILL_SCRIPT, reload="", state_class="bad" if is_problem else "good", state=said,
-        live=_LINES.join(live), numbers="",
+        live=_LINES.join(live), findings="", numbers="",
     ).encode("utf-8")
 
 
@@ -175,14 +178,21 @@ def facts_of(title: str, facts: Iterable[tuple[str, str]]) -> Markup:
 
 
 def table_section(
-    title: str, name: str, columns: Iterable[tuple[str, bool]], rows: Iterable[Iterable[Markup]]
+    title: str, name: str, columns: Iterable[tuple[str, bool]], rows: Iterable[Iterable[Markup]], *,
+    without: str = "",
 ) -> Markup:
     """
     A section with a table.
 
     @param columns: of each its heading, and whether it has numbers.
-    @param rows: cells.
+    @param rows: cells. @param without: a sentence in the place of a table without rows.
     """
+    rows = list(rows)
+    if without and not rows:
+        return Markup(
+            '<section aria-labelledby="{name}-title"><h2 id="{name}-title">{title}</h2>'
+            '<p class="soft">{without}</p></section>'
+        ).format(name=name, title=title, without=without)
     heads = together(
         Markup('<th scope="col"{}>{}</th>').format(Markup(" class=number" if is_number else ""), heading)
         for heading, is_number in columns
@@ -201,9 +211,9 @@ def text_cell(value: object, kind: str = "") -> Markup:
 
 
 def number_cell(value: int, least: int = -1) -> Markup:
-    """A cell with a number. @param least: what is less is not known."""
-    if value < least:
-        return Markup('<td class="number soft">unknown</td>')
+    """A cell with a number, or an index: -1 is none. @param least: what is less is not known."""
+    if value < max(least, 0):
+        return Markup('<td class="number soft">{}</td>').format("unknown" if value < least else "none")
     return Markup("<td class=number>{:,}</td>").format(value)
 
 
@@ -213,7 +223,9 @@ def utc_text(at_s: float) -> str:
 
 
 def span_text(seconds: float) -> str:
-    """Days, hours, minutes and seconds."""
+    """Days, hours, minutes and seconds. @param seconds: -1: not known."""
+    if seconds < 0:
+        return "unknown"
     days, rest = divmod(int(seconds), 86400)
     return (f"{days} d " if days else "") + f"{rest // 3600}:{rest % 3600 // 60:02}:{rest % 60:02}"
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from markupsafe import Markup
 
+from dledger.admin.dashboard.curves import curves
 from dledger.admin.dashboard.frame import (
     empty_frame,
     facts_of,
@@ -48,11 +49,12 @@ def name_server_page(
 
 
 def _numbers(status: NameServerStatus, at_s: float) -> JsonObject:
-    return {
-        "at_s": at_s, "uptime_s": status.uptime_s, "times": {},
-        "gauges": {"Connections": status.connections, "Brokers": status.brokers},
-        "counters": {"Requests a second": status.requests, "Registrations a second": status.registrations},
-    }
+    return curves(
+        at_s, status.uptime_s,
+        {"Connections": (status.connections, "connections"), "Brokers": (status.brokers, "brokers")},
+        {"Requests": (status.requests, "requests/s"),
+         "Registrations": (status.registrations, "registrations/s")},
+    )
 
 
 def _live(status: NameServerStatus, brokers: Sequence[LiveBrokerStatus]) -> Iterable[Markup]:
@@ -74,4 +76,4 @@ def _live(status: NameServerStatus, brokers: Sequence[LiveBrokerStatus]) -> Iter
         (text_cell(one.cluster), text_cell(", ".join(one.names)),
          text_cell(", ".join(map(str, one.broker_ids))), text_cell(one.address), text_cell(one.ha_address),
          text_cell(f"{span_text(one.heard_s)} ago")) for one in brokers
-    ))
+    ), without="None is registered.")

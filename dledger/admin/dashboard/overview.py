@@ -12,12 +12,17 @@ from typing import TypedDict
 
 import attrs
 
-from dledger.admin.sites.reports import MemberReport, group_problems
+from dledger.admin.dashboard.curves import Curves, curves
+from dledger.admin.sites.details import MachineDetails, MemberDetails, best_informed, details_of
+from dledger.admin.sites.diagnoses import LEVELS, WRONG, Diagnosis, all_diagnoses
+from dledger.admin.sites.reports import MemberReport
+from dledger.admin.sites.status_document import status_document
 from dledger.base.histogram import Histogram
 from dledger.node.reporting.health import health_problem
 from dledger.node.reporting.reports import SeenEvent
 from dledger.node.reporting.status import NodeStatus
 from protocols.wire.fastjson import JsonObject
+from protocols.wire.ledger.readers import ReaderInfo
 
 #: Events that the page lists, and elections that it draws.
 EVENTS_SHOWN = 40
@@ -32,54 +37,83 @@ class Overview:
     One moment of a group.
 
     @ivar at_s: seconds since 1970.
+    @ivar details: member id to what its page says: of all members that could be asked, or of the one that
+        serves the page.
     @ivar status: of the member that serves the page; None if no member does.
-    @ivar problems: what is wrong with the group as a whole.
-    @ivar events: of that member, newest first.
+    @ivar problems: why the reports are old, or missing.
+    @ivar findings: what is wrong with the group and those members, the worst first.
+    @ivar events: of the members with details, newest first.
     @ivar elections: those of the events that report a new role or leader, oldest first.
     """
 
     at_s: float
     group: str
     reports: tuple[MemberReport, ...]
+    details: Mapping[str, MemberDetails]
     status: NodeStatus | None = None
     problems: tuple[str, ...] = ()
+    findings: tuple[Diagnosis, ...] = ()
     events: tuple[SeenEvent, ...] = ()
     elections: tuple[SeenEvent, ...] = ()
 
     @property
     def problem(self) -> str:
-        """Why the group or the member that serves the page is not well; empty if both are."""
-        own = health_problem(self.status) if self.status is not None else None
-        others = [f"{one.member_id}: {one.problem or one.health}" for one in self.reports
-                  if (one.problem or one.health) and not self._is_self(one)]
-        return "; ".join([*self.problems, *([f"this member: {own}"] if own else []), *others])
+        """What is wrong; empty if nothing is."""
+        return "; ".join((*self.problems, *(
+            one.found if one.about == "group" else f"{one.about}: {one.found}"
+            for one in self.findings if one.level == WRONG
+        )))
 
-    def _is_self(self, report: MemberReport) -> bool:
-        return self.status is not None and report.member_id == self.status.member.self_id
+    @property
+    def informed(self) -> str:
+        """The member whose page counts for readers and for lags in bytes; empty: no page was read."""
+        return best_informed(self.reports, self.details)
 
     @property
     def lag_bytes(self) -> Mapping[str, int]:
         """Bytes that each follower lacks; known to the leader only."""
-        return self.status.peers.lag_bytes if self.status is not None else {}
+        return self.details[self.informed].lag_bytes if self.informed else {}
+
+    @property
+    def readers(self) -> tuple[ReaderInfo, ...]:
+        """The named readers, the one first that lacks most."""
+        readers = self.details[self.informed].readers if self.informed else ()
+        return tuple(sorted(readers, key=lambda one: (-one.lag, one.name)))
+
+    @property
+    def machines(self) -> tuple[tuple[str, MachineDetails], ...]:
+        """Member ids, and their state machines."""
+        return tuple((name, one.machine) for name, one in self.details.items() if one.machine is not None)
 
 
 def overview_of(
-    status: NodeStatus | None, reports: Sequence[MemberReport], events: Iterable[SeenEvent], *, at_s: float,
-    group: str = "",
+    status: NodeStatus, reports: Sequence[MemberReport], events: Iterable[SeenEvent], *, at_s: float
 ) -> Overview:
     """
-    @param status: of the member that serves the page; None if no member does.
+    As one member sees its group.
+
+    @param status: of the member that serves the page.
     @param events: of that member, oldest first.
     @param at_s: seconds since 1970.
-    @param group: without a status, the name of the group.
     """
-    events = tuple(events)
-    return Overview(
-        at_s=at_s,
-        group=status.member.group if status is not None else group,
-        reports=tuple(reports),
+    me = status.member.self_id
+    health = health_problem(status) or ""  # (the reports may be a second old)
+    return _overview(
+        tuple(attrs.evolve(one, health=health) if one.member_id == me else one for one in reports),
+        {me: details_of(me, status_document(status))}, events, at_s=at_s, group=status.member.group,
         status=status,
-        problems=group_problems(reports),
+    )
+
+
+def _overview(
+    reports: Sequence[MemberReport], details: Mapping[str, MemberDetails], events: Iterable[SeenEvent], *,
+    at_s: float, group: str, status: NodeStatus | None = None, unread: Mapping[str, str] | None = None,
+) -> Overview:
+    events = tuple(events)
+    found = all_diagnoses(reports, details, at_s, unread)
+    return Overview(
+        at_s=at_s, group=group, reports=tuple(reports), details=details, status=status,
+        findings=tuple(sorted(found, key=lambda one: LEVELS.index(one.level))),
         events=tuple(reversed(events[-EVENTS_SHOWN:])),
         elections=tuple(one for one in events if one.event == _ROLE_EVENT)[-ELECTIONS_SHOWN:],
     )
@@ -97,15 +131,15 @@ class ReportedEvent(TypedDict):
 
 
 def group_overview(
-    reports: Sequence[MemberReport], events: Iterable[ReportedEvent], *, at_s: float, group: str,
-    problem: str = "",
+    reports: Sequence[MemberReport], details: Mapping[str, MemberDetails], events: Iterable[ReportedEvent], *,
+    at_s: float, group: str, unread: Mapping[str, str] | None = None,
 ) -> Overview:
     """
     What the members reported.
 
-    @param events: of all members.
+    @param details: of the members whose pages were read. @param events: of all of them.
     @param at_s: seconds since 1970.
-    @param problem: why nobody reported anything; empty if somebody did.
+    @param unread: member id to why its page was not read.
     """
     seen = [
         SeenEvent(number=one["number"], at_s=one["at_s"], level=one["level"], event=one["event"],
@@ -113,33 +147,34 @@ def group_overview(
         for one in events
     ]
     seen.sort(key=lambda one: one.at_s)
-    overview = overview_of(None, reports, seen, at_s=at_s, group=group)
-    return attrs.evolve(overview, problems=(problem,)) if problem else overview
+    return _overview(reports, details, seen, at_s=at_s, group=group, unread=unread)
+
+
+def no_overview(problem: str, *, at_s: float, group: str) -> Overview:
+    """Nobody reported anything. @param problem: why."""
+    return Overview(at_s=at_s, group=group, reports=(), details={}, problems=(problem,))
 
 
 def plotted_numbers(overview: Overview) -> JsonObject:
-    """
-    The numbers that the page draws as curves, by their titles.
-
-    C{counters} only rise: the page draws their rise per second. C{gauges} are drawn as they are. Of C{times},
-    in seconds, the page draws p50 and p99 between two looks: they have the bounds of their buckets, and the
-    count of each.
-    """
+    """The numbers that the page draws as curves, see L{curves}."""
     ends = [one.end_index for one in overview.reports if one.end_index >= -1]
-    lags = [one.lag for one in overview.reports if one.lag >= 0]
-    counters: JsonObject = {"Entries a second": max(ends)} if ends else {}
-    gauges: JsonObject = {"Lag of the last member, entries": max(lags)} if lags else {}
+    counters: Curves = {"Entries": (max(ends), "entries/s")} if ends else {}
+    gauges: Curves = {}
+    for title, lags in (
+        ("Lag of the last member", [one.lag for one in overview.reports]),
+        ("Lag of the last reader", [one.lag for one in overview.readers]),
+        ("Lag of the last state machine", [machine.lag for _, machine in overview.machines]),
+    ):
+        if known := [one for one in lags if one >= 0]:
+            gauges[title] = (max(known), "entries")
     times: JsonObject = {}
     status = overview.status
     if status is not None:
-        counters["Reactor stalled, seconds a second"] = status.counts.stall_s
-        gauges["Appends without an answer"] = status.member.pending_appends
-        times = {"Appends, p50 and p99": _times(status.counts.append_s),
-                 "Fsync, p50 and p99": _times(status.counts.fsync)}
-    return {
-        "at_s": overview.at_s, "uptime_s": status.uptime_s if status is not None else 0.0,
-        "counters": counters, "gauges": gauges, "times": times,
-    }
+        counters["Reactor stalled"] = (status.counts.stall_s, "s/s")
+        gauges["Appends without an answer"] = (status.member.pending_appends, "appends")
+        times = {"Time of appends": _times(status.counts.append_s),
+                 "Time of fsyncs": _times(status.counts.fsync)}
+    return curves(overview.at_s, status.uptime_s if status is not None else 0.0, gauges, counters, times)
 
 
 def _times(one: Histogram) -> JsonObject:

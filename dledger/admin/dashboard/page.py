@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from markupsafe import Markup
 
@@ -19,6 +19,7 @@ from dledger.admin.dashboard.frame import (
     utc_text,
 )
 from dledger.admin.dashboard.overview import Overview, not_leader, plotted_numbers
+from dledger.admin.sites.diagnoses import FINE, LOOK, WRONG, Diagnosis
 from dledger.admin.sites.reports import MemberReport
 from dledger.node.reporting.reports import SeenEvent
 from dledger.node.reporting.status import NodeStatus
@@ -26,6 +27,8 @@ from dledger.node.reporting.status import NodeStatus
 _LINKS = ("browse", "actions", "status", "cluster", "events", "config", "metrics", "openapi.json")
 #: Of a page that no member serves.
 _GROUP_LINKS = ("cluster",)
+#: Findings that the page lists.
+FINDINGS_SHOWN = 50
 
 
 def dashboard_page(overview: Overview | None) -> bytes:
@@ -33,31 +36,57 @@ def dashboard_page(overview: Overview | None) -> bytes:
     if overview is None:
         return empty_frame(_LINKS)
     who = f", member {overview.status.member.self_id}" if overview.status is not None else ""
+    to_see = any(one.level == LOOK for one in overview.findings)
     return framed_page(
         title=overview.group, heading=f"Group {overview.group}{who}", problem=overview.problem,
-        good="All members serve.", live=_live(overview), numbers=plotted_numbers(overview),
+        good=f"All members serve.{' Some things are to be looked at.' if to_see else ''}",
+        live=_live(overview), numbers=plotted_numbers(overview),
         links=_LINKS if overview.status is not None else _GROUP_LINKS,
+        findings=_findings([one for one in overview.findings if one.level != FINE]),
     )
 
 
 def _live(overview: Overview) -> Iterable[Markup]:
-    if overview.status is not None and (note := not_leader(overview.status)):
-        yield Markup(
-            '<p class="soft">{}: appends and lags in bytes are on the page of the leader.</p>'
-        ).format(note)
+    status = overview.status
     yield _members(overview)
-    if overview.status is not None:
-        yield _facts(overview.status)
-        if overview.status.readers:
-            yield _readers(overview.status)
-    if overview.status is not None or overview.events:
-        whose = "this member" if overview.status is not None else "the members"
-        yield _events("Changes of role and leader", "elections", reversed(overview.elections))
-        yield _events(f"Last events of {whose}", "events", overview.events)
+    if status is not None:
+        if note := not_leader(status):
+            yield Markup(
+                '<p class="soft">{}: lags in bytes, and times of appends, are on the page of the leader.</p>'
+            ).format(note)
+        yield _facts(status)
+    yield _readers(overview)
+    if status is None:
+        yield _machines(overview)
+        yield _disks(overview)
+    whose = "this member" if status is not None else "the members"
+    for title, name, events in (
+        ("Changes of role and leader", "elections", tuple(reversed(overview.elections))),
+        (f"Last events of {whose}", "events", overview.events),
+    ):
+        without = "There are none among the last events." if overview.details else _UNREAD
+        yield table_section(title, name, _EVENT_COLUMNS, map(_event, events), without=without)
 
 
-#: Known to the leader, so to the page of a member only.
-_LAG_BYTES = "Lag, bytes"
+_FINDING_COLUMNS = (
+    ("Level", False), ("About", False), ("Found", False), ("Meaning", False), ("What to do", False),
+)
+
+
+def _findings(findings: Sequence[Diagnosis]) -> Markup | str:
+    """What C{dledger doctor} says of the group, the worst first; empty if nothing is wrong."""
+    if not findings:
+        return ""
+    rows = [
+        (text_cell(one.level, "bad" if one.level == WRONG else ""), text_cell(one.about),
+         text_cell(one.found, "words"), text_cell(one.means, "words"), text_cell(one.mend, "words"))
+        for one in findings[:FINDINGS_SHOWN]
+    ]
+    more = f" (of {len(findings):,})" if len(findings) > len(rows) else ""
+    return table_section(f"What is wrong, or to be looked at{more}", "found", _FINDING_COLUMNS, rows)
+
+
+_LAG_BYTES, _UNREAD = "Lag, bytes", "They are not known: no page of a member was read."
 _MEMBER_COLUMNS = (
     ("Member", False), ("Role", False), ("Term", True), ("First", True), ("Last", True), ("Committed", True),
     ("Lag, entries", True), (_LAG_BYTES, True), ("State", False), ("Version", False), ("Address", False),
@@ -65,25 +94,28 @@ _MEMBER_COLUMNS = (
 
 
 def _members(overview: Overview) -> Markup:
-    rows = (_member(one, overview) for one in overview.reports)
-    columns = (one for one in _MEMBER_COLUMNS if overview.status is not None or one[0] != _LAG_BYTES)
-    return table_section("Members", "members", columns, rows)
+    rows = (_member(one, overview.lag_bytes) for one in overview.reports)
+    return table_section("Members", "members", _MEMBER_COLUMNS, rows, without="No member is known.")
 
 
-def _member(report: MemberReport, overview: Overview) -> Iterable[Markup]:
+def _name_of(report: MemberReport) -> Markup:
+    """The first cell of a member's row: a link to its page."""
     name: str = report.member_id
     if report.admin_url.startswith(("http://", "https://")):
         name = Markup('<a href="{}/">{}</a>').format(report.admin_url, name)
-    yield Markup('<th scope="row">{}</th>').format(name)
+    return Markup('<th scope="row">{}</th>').format(name)
+
+
+def _member(report: MemberReport, lag_bytes: Mapping[str, int]) -> Iterable[Markup]:
+    yield _name_of(report)
     yield text_cell(report.role or "unknown")
     yield number_cell(report.term, 0)
     yield from (number_cell(one) for one in (report.begin_index, report.end_index, report.committed_index))
     yield number_cell(report.lag, 0)
-    if overview.status is not None:
-        yield number_cell(overview.lag_bytes.get(report.member_id, 0 if report.role == "leader" else -1), 0)
+    yield number_cell(lag_bytes.get(report.member_id, 0 if report.role == "leader" else -1), 0)
     trouble = report.problem or report.health
     yield text_cell(trouble or "serves", "bad" if trouble else "good")
-    yield text_cell(report.version)
+    yield text_cell(report.version or "unknown", "" if report.version else "soft")
     yield text_cell(report.address)
 
 
@@ -95,18 +127,18 @@ def _facts(status: NodeStatus) -> Markup:
         ("Up", span_text(status.uptime_s)),
         ("Appends", f"{status.counts.appends:,}, {size_text(status.counts.append_bytes)}"),
         ("Without an answer", f"{member.pending_appends:,} appends, {member.pending_reads:,} reads"),
-        ("On stable storage", f"up to {member.flushed_index:,}, {size_text(store.unsynced_bytes)} behind"),
+        ("On stable storage", f"up to {member.flushed_index:,}; {size_text(store.unsynced_bytes)} are not"),
         ("Disk", f"{size_text(store.free_bytes)} of {size_text(store.total_bytes)} free"),
         ("Connections", f"{status.connections.incoming:,} open, {status.connections.refused:,} refused"),
         ("Leaders so far", f"{status.counts.roles.leader_changes:,}"),
         ("Reactor", f"missed {status.counts.stalls:,} ticks, {status.counts.stall_s:.1f} s"),
         ("Refusals", refusals or "none"),
-        ("Set aside", f"{store.set_aside_files:,} files, {size_text(store.set_aside_bytes)}"),
+        ("Set aside", _set_aside(store.set_aside_files, store.set_aside_bytes)),
         ("Begin moved", store.begin_moved or "not since the start"),
         ("Files", store.path or "in memory"),
     ]
     if machine is not None:
-        facts.append((f"Machine {machine.name}", f"{machine.state}, {machine.lag:,} behind"))
+        facts.append((f"Machine {machine.name}", f"{machine.state}, lacks {machine.lag:,} entries"))
     return facts_of("This member", facts)
 
 
@@ -115,26 +147,71 @@ _READER_COLUMNS = (
 )
 
 
-def _readers(status: NodeStatus) -> Markup:
-    """The named readers, those first that are furthest behind."""
+def _readers(overview: Overview) -> Markup:
+    """The named readers, those first that lack most."""
     rows = [
         (text_cell(one.name), number_cell(one.next_index), number_cell(one.lag, 0),
          number_cell(one.lag_bytes, 0), text_cell(", ".join(one.holders) or "nobody"))
-        for one in status.readers
+        for one in overview.readers
     ]
-    more = f" (of {status.reader_count:,})" if status.reader_count > len(rows) else ""
-    return table_section(f"Named readers{more}", "readers", _READER_COLUMNS, rows)
+    whose, title = overview.informed, "Named readers"
+    if whose:
+        count = overview.details[whose].reader_count
+        title += f", as {whose} knows them" + (f" (of {count:,})" if count > len(rows) else "")
+    return table_section(
+        title, "readers", _READER_COLUMNS, rows,
+        without="There are none." if whose else _UNREAD,
+    )
+
+
+_MACHINE_COLUMNS = (
+    ("Member", False), ("Machine", False), ("State", False), ("Last entry", True), ("Lag, entries", True),
+    ("Last snapshot", True),
+)
+
+
+def _machines(overview: Overview) -> Markup:
+    rows = [
+        (Markup('<th scope="row">{}</th>').format(name), text_cell(f"{one.name}, version {one.version}"),
+         text_cell(f"{one.state}: {one.reason}" if one.reason else one.state,
+                   "bad" if one.state == "failed" else ""),
+         number_cell(one.applied_index), number_cell(one.lag, 0), number_cell(one.snapshot_index))
+        for name, one in overview.machines
+    ]
+    return table_section(
+        "State machines", "machines", _MACHINE_COLUMNS, rows,
+        without="No member whose page was read runs one." if overview.details else _UNREAD,
+    )
+
+
+_DISK_COLUMNS = (
+    ("Member", False), ("Up", True), ("Free", True), ("Of", True), ("Not on stable storage", True),
+    ("Set aside", True), ("Files", False),
+)
+
+
+def _disks(overview: Overview) -> Markup:
+    rows = [
+        (_name_of(report), *(text_cell(said, "number") for said in (
+            span_text(one.uptime_s), size_text(one.disk_free_bytes), size_text(one.disk_total_bytes),
+            size_text(one.unsynced_bytes), _set_aside(one.set_aside_files, one.set_aside_bytes),
+        )), text_cell(one.store_path or "in memory", "words"))
+        for report in overview.reports if (one := overview.details.get(report.member_id)) is not None
+    ]
+    return table_section("Disks", "disks", _DISK_COLUMNS, rows,
+                         without=_UNREAD)
+
+
+def _set_aside(files: int, size: int) -> str:
+    """Files that may be the only copy of entries."""
+    if files <= 0:
+        return "none" if files == 0 else "unknown"
+    return f"{files:,} files, {size_text(size)}"
 
 
 _EVENT_COLUMNS = (("Time, UTC", False), ("Level", False), ("Event", False), ("Facts", False))
 
 
-def _events(title: str, name: str, events: Iterable[SeenEvent]) -> Markup:
-    rows = [
-        (text_cell(utc_text(one.at_s)), text_cell(one.level, "" if one.level == "info" else "bad"),
-         text_cell(one.event), text_cell(one.facts, "words"))
-        for one in events
-    ]
-    return table_section(title, name, _EVENT_COLUMNS, rows)
-
-
+def _event(one: SeenEvent) -> tuple[Markup, ...]:
+    return (text_cell(utc_text(one.at_s)), text_cell(one.level, "" if one.level == "info" else "bad"),
+            text_cell(one.event), text_cell(one.facts, "words"))

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.admin.test_resource,tests.admin.test_name_server -*-
-"""Shared by the pages of members and of name servers: answers in JSON, access, and the endpoint."""
+"""Shared by all administrations: answers in JSON, errors, access, and the service that listens."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import cast
 
 import attrs
+from klein import Klein
+from twisted.application.internet import StreamServerEndpointService
 from twisted.internet.defer import CancelledError, Deferred, succeed
+from twisted.internet.endpoints import serverFromString
 from twisted.internet.error import CannotListenError
 from twisted.internet.interfaces import IListeningPort, IProtocolFactory, IReactorTime, IStreamServerEndpoint
 from twisted.internet.protocol import ServerFactory
@@ -23,11 +26,13 @@ from dledger.admin.sites.guard import AdminGuard
 from dledger.admin.sites.site import AdminSite
 from dledger.base.log_lines import LogLevels
 from dledger.base.reactor import Reactor
+from dledger.base.serving.admin_ports import loopback_unless_reported
 from dledger.base.tls.securing import Securing
 from dledger.values.option_values import Setting
 from protocols.wire.fastjson import JsonObject
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_log = Logger()
 
 
 def json_page(request: IRequest, status: int, document: Mapping[str, object]) -> bytes:
@@ -45,15 +50,41 @@ def config_json(settings: Iterable[Setting]) -> JsonObject:
     return {"options": {one.name: {"value": one.value, "origin": one.origin} for one in settings}}
 
 
-def http_error_page(request: IRequest, error: HTTPException, pages: Iterable[str]) -> bytes:
+def health_page(request: IRequest, problem: str, **facts: object) -> bytes:
+    """C{/healthz}. @param problem: why the server does not serve; empty: it serves."""
+    if problem:
+        return json_page(request, 503, {"status": "unavailable", "reason": problem, **facts})
+    return json_page(request, 200, {"status": "ok", **facts})
+
+
+def readiness_page(request: IRequest, reasons: Iterable[str], **facts: object) -> bytes:
+    """C{/readyz}. @param reasons: why the server is not ready; none: it is."""
+    found = list(filter(None, reasons))
+    status = (503, "not ready") if found else (200, "ready")
+    return json_page(request, status[0], {"status": status[1], "reasons": found, **facts})
+
+
+def answer_errors(app: Klein, pages: Iterable[str]) -> None:
     """
-    Answer with an error that routing found: no such page, or a method that the page does not take.
+    Register the last error handler of an application: no such page, a method that a page does not take, or an
+    error of ours, which is logged, and of which the client gets no details.
 
     @param pages: those that there are.
     """
-    if isinstance(error, MethodNotAllowed):
-        request.setHeader(b"allow", ", ".join(sorted(error.valid_methods or ["GET"])).encode("ascii"))
-    return json_page(request, error.code or 500, {"error": error.name.lower(), "pages": list(pages)})
+    def failed(self: object, request: IRequest, failure: Failure) -> bytes:
+        error = failure.value
+        if failure.check(CancelledError):
+            return b""  # the browser has left
+        if isinstance(error, MethodNotAllowed):
+            allowed = sorted(error.valid_methods or ["GET"])
+            request.setHeader(b"allow", ", ".join(allowed).encode("ascii"))
+            return json_page(request, 405, {"error": "method not allowed", "allowed": allowed})
+        if isinstance(error, HTTPException):
+            return json_page(request, error.code or 500, {"error": error.name.lower(), "pages": list(pages)})
+        _log.failure("a page of the administration failed", failure)
+        return json_page(request, 500, {"error": "internal error"})
+
+    app.handle_errors(Exception)(failed)
 
 
 def send_page(request: IRequest, status: int, content: bytes) -> bytes:
@@ -143,6 +174,20 @@ class PagesAccess:
         if self.keys is None:
             return cast("ServerFactory", site)
         return self.keys.listen(site, plain_hosts=(), clock=reactor, demands_certificate=False)
+
+    def service(self, resource: IResource, endpoint: str, reactor: Reactor) -> StreamServerEndpointService:
+        """
+        The service that serves pages.
+
+        @param endpoint: endpoint string such as C{tcp:8080}; on the loopback interface unless it names one.
+        @raise ValueError: the file of tokens is missing, or not sound.
+        """
+        return StreamServerEndpointService(optional_endpoint(endpoint, reactor), self.site(resource, reactor))
+
+
+def optional_endpoint(endpoint: str, reactor: Reactor) -> OptionalEndpoint:
+    """@param endpoint: as of L{PagesAccess.service}."""
+    return OptionalEndpoint(serverFromString(reactor, loopback_unless_reported(endpoint)))
 
 
 @implementer(IStreamServerEndpoint)

@@ -14,6 +14,7 @@ import attrs
 
 from dledger.values.addresses import Address, checked_members, is_loopback, parse_address
 from protocols.wire.fastjson import JsonObject, as_int
+from protocols.wire.ledger.codes import MEMBERS_MAX
 
 if TYPE_CHECKING:
     from dledger.client.values import MemberInfo
@@ -103,18 +104,19 @@ def report_of_status(member_id: str, address: str, url: str, document: Mapping[s
             address=address,
             source="admin",
             admin_url=url,
-            role=str(member["role"]),
+            role=one_line(member["role"]),
             term=as_int(member["term"]),
-            leader_id=None if member["leader_id"] is None else str(member["leader_id"]),
+            leader_id=None if member["leader_id"] is None else one_line(member["leader_id"]),
             begin_index=as_int(member["ledger_begin_index"]),
             end_index=as_int(member["ledger_end_index"]),
             committed_index=as_int(member["committed_index"]),
             health=one_line(document.get("problem", "")),
             begin_moved=one_line(document.get("begin_moved", "")),
             version=one_line(document.get("version", "")),
-            members=tuple(sorted(map(one_line, addresses if isinstance(addresses, dict) else ()))),
+            members=tuple(sorted(map(one_line, [*addresses][:MEMBERS_MAX]))) if isinstance(addresses, dict)
+            else (),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"{NOT_A_PAGE}: {error!r}") from None
 
 

@@ -16,15 +16,14 @@ import click
 from twisted.internet.endpoints import serverFromString
 from twisted.internet.error import CannotListenError
 
-from dledger.admin.dashboard.overview import Overview, group_overview
-from dledger.admin.sites.reports import MemberReport
+from dledger.admin.dashboard.overview import Overview, group_overview, no_overview
 from dledger.base.reactor import make_reactor_monotonic
 from dledger.base.reactor_thread import ReactorThread, new_reactor
 from dledger.cli.console.command import describe_error, say
 from dledger.cli.console.contexts import admin_option
 from dledger.cli.console.target import Target
+from dledger.cli.ledger.member_pages import read_pages
 from dledger.cli.ledger.status import gather_group
-from dledger.cli.ledger.watch import gather_events
 from dledger.values.errors import DLedgerError
 
 #: Bytes of chance in the path of pages that not every user of this machine may see.
@@ -39,14 +38,10 @@ def look_at(target: Target, urls: tuple[str, ...]) -> Overview:
     @raise ClickException, DLedgerError: nobody can be asked.
     """
     group, reports = gather_group(target, urls, is_quiet=True)
-    asked = {one.admin_url: _name_at(one, urls) for one in reports if one.admin_url and not one.problem}
-    events = gather_events(target.admin, asked, lambda _url, _error: None)
-    return group_overview(reports, events, at_s=time.time(), group=group)
-
-
-def _name_at(report: MemberReport, urls: tuple[str, ...]) -> str | None:
-    """The name that the certificate of an administration must have; None: the host that the user gave."""
-    return None if report.admin_url in urls else report.member_id
+    pages = read_pages(target.admin, reports, urls, with_events=True)
+    return group_overview(
+        reports, pages.details, pages.events, at_s=time.time(), group=group, unread=pages.unread
+    )
 
 
 def _tried(target: Target, urls: tuple[str, ...]) -> Overview:
@@ -59,7 +54,7 @@ def _tried(target: Target, urls: tuple[str, ...]) -> Overview:
         problem = describe_error(error)
     except OSError as error:
         problem = str(error)
-    return group_overview((), (), at_s=time.time(), group=target.group, problem=problem)
+    return no_overview(problem, at_s=time.time(), group=target.group)
 
 
 @click.command()

@@ -8,8 +8,8 @@ Any member may be named, with C{--peers} or C{--admin}: it knows the others. Non
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from itertools import chain
 
 import attrs
 import click
@@ -18,18 +18,19 @@ from twisted.web.iweb import IAgent
 
 from dledger.admin.dashboard.overview import ReportedEvent
 from dledger.admin.sites.cluster import fetch_page
-from dledger.admin.sites.reports import MemberReport, group_problems
+from dledger.admin.sites.reports import MemberReport, group_problems, one_line
 from dledger.base.reactor import Reactor
 from dledger.cli.console.administration import DEADLINE_S, ask_all
 from dledger.cli.console.command import EXIT_FAILED, shown_body, write_json, write_json_line
 from dledger.cli.console.contexts import admin_option
 from dledger.cli.console.failures import complain
 from dledger.cli.console.numbers import RealRange, WholeRange
-from dledger.cli.console.target import AdminAccess
 from dledger.cli.ledger.members_table import print_members
 from dledger.cli.ledger.status import end_with_problems, followed_urls, gather_reports
 from protocols.wire.fastjson import JsonObject, as_int, as_list, as_object
 
+#: Events of a page that count, the last ones, and characters of the facts of one.
+EVENTS_MAX, FACTS_CHARACTERS_MAX = 1000, 2000
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -171,8 +172,11 @@ def events(context: click.Context, urls: tuple[str, ...], lines: int, as_json: b
         silent.append(url)
         complain(f"{url}: {error or type(error).__name__}")
 
-    found = gather_events(context.obj.admin, asked, failed)
-    found = sorted(found, key=lambda event: event["at_s"])[-lines:]
+    async def story(agent: IAgent, url: str, reactor: Reactor) -> list[ReportedEvent]:
+        return events_of(None, await fetch_page(agent, url, "/events", DEADLINE_S, reactor))
+
+    pages = ask_all(context.obj.admin, asked, story, failed).values()
+    found = sorted(chain.from_iterable(pages), key=lambda event: event["at_s"])[-lines:]
     if as_json:
         write_json(found)
     for event in () if as_json else found:
@@ -183,31 +187,29 @@ def events(context: click.Context, urls: tuple[str, ...], lines: int, as_json: b
         context.exit(EXIT_FAILED)
 
 
-def gather_events(
-    access: AdminAccess, urls: Mapping[str, str | None], failed: Callable[[str, Exception], None]
-) -> list[ReportedEvent]:
+def events_of(member_id: str | None, page: JsonObject) -> list[ReportedEvent]:
     """
-    The events that the administrations report, each with C{member_id}.
+    The events of a page, each with C{member_id}.
 
-    @param urls: of each the name that its certificate must have; None: its host.
-    @param failed: is informed of those without an answer.
+    @param member_id: whose page it must be; None: anybody's.
+    @raise ValueError: it is not a page of events, or of another member.
     """
-
-    async def story(agent: IAgent, url: str, reactor: Reactor) -> list[ReportedEvent]:
-        return _events_of(await fetch_page(agent, url, "/events", DEADLINE_S, reactor))
-
-    pages = ask_all(access, urls, story, failed)
-    return [event for page in pages.values() for event in page]
-
-
-def _events_of(page: JsonObject) -> list[ReportedEvent]:
-    """@raise ValueError: it is not a page of events."""
     try:
-        member_id = str(page["self_id"])
+        if member_id not in (None, page["self_id"]):
+            raise ValueError(f"it is member {one_line(page['self_id'])!r}")
         return [
-            {"member_id": member_id, "number": as_int(event["number"]), "at_s": float(str(event["at_s"])),
-             "level": str(event["level"]), "event": str(event["event"]), "facts": str(event["facts"])}
-            for event in map(as_object, as_list(page["events"]))
+            {"member_id": one_line(page["self_id"]), "number": as_int(event["number"]),
+             "at_s": _moment_s(event["at_s"]), "level": one_line(event["level"]),
+             "event": one_line(event["event"]), "facts": str(event["facts"])[:FACTS_CHARACTERS_MAX]}
+            for event in map(as_object, as_list(page["events"])[-EVENTS_MAX:])
         ]
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"not a page of events of a dledger member: {error!r}") from None
+
+
+def _moment_s(value: object) -> float:
+    """@return: seconds since 1970. @raise ValueError: it has no date."""
+    at_s = float(str(value))
+    if not 0 <= at_s < 1 << 37:
+        raise ValueError(f"the time {at_s}")
+    return at_s

@@ -377,7 +377,7 @@ def _sentences(plan: Plan, document: JsonObject) -> Iterator[str]:
         yield f"    export DLEDGER_PEERS='{plan.peers}'"
         yield "    dledger append hello world"
         yield "    dledger tail --from 0"
-        yield "    dledger dashboard"
+        yield "    dledger dashboard    # the whole group in a browser; the pages above show one member each"
         yield f"In a program:  dledger.connect({plan.peers!r})"
         yield f"Spark:         spark.read.format('dledger').option('bootstrap', '{plan.peers}').load()"
     yield "A member that is killed is started again: kill -9 its process, and see what your program does."
