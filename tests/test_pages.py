@@ -37,9 +37,8 @@ PLAYED: dict[str, dict[str, tuple[int, str]]] = {
         "Running a broker": (5, _BROKERS),
         "Pages and metrics": (2, _BROKERS),
         "Ours and ours": (3, _BROKERS),
-        # The other end is ours here; with RocketMQ's, and other words, see tests.interop.
-        "Master of RocketMQ, slave of ours": (1, f"{_BROKERS}, tests.interop.test_ha_ours_follows"),
-        "Master of ours, slave of RocketMQ": (1, f"{_BROKERS}, tests.interop.test_ha_ours_leads"),
+        "Master of RocketMQ, slave of ours": (1, f"{_BROKERS}, tests.interop.test_ha_pages: with RocketMQ"),
+        "Master of ours, slave of RocketMQ": (1, f"{_BROKERS}, tests.interop.test_ha_pages: with RocketMQ"),
         "Frames of our own": (1, _BROKERS),
     },
     "raft-broker.md": {
