@@ -94,7 +94,8 @@ SUITES = {
     "processes": Suite(3, (
         "test_raft_broker", "test_members", "test_broker", "test_group", "test_demo", "test_load",
         "test_chaos", "test_operator", "test_tls", "test_examples", "test_readers", "test_backup",
-        "test_archive", "test_broker_tutorial",
+        "test_archive", "test_broker_tutorial", "test_operations_page", "test_broker_pages",
+        "test_secured_pages",
     ), quick=(
         ("test_broker.KillTests", "test_broker.ReplacedTests.test_empty_master", "test_exactly_once",
          "test_machines.KeyValueTests.test_kill_under_load"),

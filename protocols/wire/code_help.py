@@ -41,9 +41,10 @@ CODE_HELP: Mapping[ResponseCode, CodeHelp] = {
         "check the network, the peer, its port",
     ),
     ResponseCode.UNSUPPORTED: CodeHelp(
-        "the wire cannot carry the request (PULL over remoting); a change of members in a group with "
-        "members of Java; a chunk that a follower does not take",
-        "use the native wire, or GET; replace those members; nothing, the leader pushes its entries",
+        "the wire cannot carry the request (PULL over remoting); an append to the log of brokers; a change "
+        "of members in a group with members of Java; a chunk that a follower does not take",
+        "use the native wire, or GET; send messages to the brokers; replace those members; nothing, the "
+        "leader pushes its entries",
     ),
     ResponseCode.UNKNOWN_GROUP: CodeHelp(
         "the request names another group",

@@ -228,6 +228,19 @@ class MasterTests(ServiceCase):
             self.assertEqual(sum("listens without TLS" in one for one in said), warnings, (host, options))
             self.stop()
 
+    def test_open_port_with_accounts(self) -> None:
+        """With access control the warning does not say that everybody may read."""
+        with open(file := self.mktemp(), "w") as accounts:
+            accounts.write("accounts: []\n")
+        service = self.make(aclEnable=True, aclFile=file)
+        self.endpoints[0].port.host = "10.0.0.1"
+        with capturedLogs() as events:
+            service.startService()
+            self.settle()
+        (warning,) = [said for event in events if "without TLS" in (said := formatEvent(event) or "")]
+        self.assertIn("everybody who hears a request can send it again", warning)
+        self.stop()
+
     def test_killed(self) -> None:
         """What was answered is there at the next start, and its topic."""
         self.start()

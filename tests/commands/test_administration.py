@@ -53,6 +53,16 @@ class TokenCommandTests(CliCase):
         self.assertExit(self.run_cli("token", str(self.path), "ops"), 1, "line 1 is not NAME sha256 HASH")
         self.assertEqual(self.path.read_text(), "tick_ms = 20\n")
 
+    def test_other_kind(self) -> None:
+        """The sentence names the option that makes tokens of the kind that the file has."""
+        self.make("app", "--role", "append")
+        result = self.run_cli("token", str(self.path), "app", "--replace")
+        self.assertExit(result, 1, "are of the other kind, give --role, too")
+        self.make("app", "--replace", "--role", "append")
+        self.path.unlink()
+        self.make("ops")
+        self.assertExit(self.run_cli("token", str(self.path), "app", "--role", "read"), 1, "leave --role out")
+
     def test_replaced(self) -> None:
         """Of all tokens of a name the new one alone counts; the last token is replaced, too."""
         old, other = self.make("ops"), self.make("ops")

@@ -96,6 +96,21 @@ class CertsTests(CliCase):
         self.assertEqual((self.directory / "n0.pem.old").read_bytes(), before)
         TlsKeys(self.files("n0"))
 
+    def test_renewed_for_less(self) -> None:
+        """A group, a broker or a host that would be lost is named, and no file is replaced."""
+        options = ("--members", "n0;n1", "--group", "orders", "--raft-broker", "broker-a", "--host",
+                   "n1=10.0.0.2")
+        self.assertExit(self.run_cli("certs", str(self.directory), *options), 0)
+        before = {path: path.read_bytes() for path in self.directory.iterdir()}
+        for left_out, lost in ((2, "dledger:group:orders"), (4, "dledger:broker:broker-a"), (6, "10.0.0.2")):
+            given = [*options[:left_out], *options[left_out + 2 :], "--renew"]
+            done = self.run_cli("certs", str(self.directory), *given)
+            self.assertExit(done, 1, f".pem has {lost}, and a new one would not")
+        self.assertEqual({path: path.read_bytes() for path in self.directory.iterdir()}, before)
+        self.assertExit(self.run_cli("certs", str(self.directory), *options, "--renew"), 0)
+        self.assertExit(self.run_cli("certs", str(self.directory), "--client", "app=read"), 0)
+        self.assertExit(self.run_cli("certs", str(self.directory), "--client", "app=append", "--renew"), 0)
+
     def test_three_generations(self) -> None:
         """None of them replaces an older one; a key and its certificate have the same suffix."""
         kept = []

@@ -23,20 +23,13 @@ from tests.interop.mixed import DATA_FILE_BYTES, INDEX_FILE_BYTES, JAVA, MixedGr
 from tests.interop.test_mixed_groups import bodies
 from tests.processes.asking import ask, metadata_of
 from tests.processes.children import Child, ChildError, peers_text, wait_until
+from tests.processes.pages import commands
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "interop.md"
 REPLACING, EMPTY, OUT = (
     "Replacing a Java member by ours", "With an empty directory", "Taking it out again"
 )
 SELF = "n2"
-
-
-def commands_of(section: str) -> list[str]:
-    """The lines of the code blocks of one section, unchanged."""
-    parts = re.split(r"^#+ (.*)$", PAGE.read_text("utf-8"), flags=re.MULTILINE)
-    text = parts[parts.index(section) + 1]
-    return [line.strip() for line in text.splitlines() if line.startswith("    ") and line.strip()]
 
 
 class OperatorTests(SynchronousTestCase):
@@ -74,7 +67,7 @@ class OperatorTests(SynchronousTestCase):
 
     def documented(self, section: str, start: str) -> str:
         """The one command of a section that begins with C{start}."""
-        found = [command for command in commands_of(section) if command.startswith(start)]
+        found = [command for command in commands("interop.md", section) if command.startswith(start)]
         self.assertEqual(len(set(found)), 1, f"{section}: {start}: {found}")
         return found[0]
 
@@ -99,7 +92,7 @@ class OperatorTests(SynchronousTestCase):
             "store": f'"{self.store}"', "mappedFileSizeForEntryData": str(DATA_FILE_BYTES),
             "mappedFileSizeForEntryIndex": str(INDEX_FILE_BYTES),
         }
-        lines = [command for command in commands_of(REPLACING) if " = " in command]
+        lines = [command for command in commands("interop.md", REPLACING) if " = " in command]
         self.assertEqual(len(lines), 6)
         text = "".join(
             f"{name} = {values.get(name, value)}\n" for name, _equals, value in (

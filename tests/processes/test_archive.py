@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import random
-import re
 import shutil
 import signal
 import subprocess
@@ -26,7 +25,8 @@ from dledger.storage.store.file_store import FileStore
 from dledger.values.ledger.config import DLedgerConfig
 from tests.processes.children import Child, wait_until
 from tests.processes.members import ROOT, Group
-from tests.processes.test_backup import DLEDGER, OPTIONS, documented
+from tests.processes.pages import PageCase, documented
+from tests.processes.test_backup import OPTIONS
 
 #: Kills of an archiver on a member's directory that grows. Each takes more than a second, so CI does without.
 KILLS = int(os.environ.get("DLEDGER_ARCHIVE_KILLS", "0"))
@@ -93,35 +93,24 @@ class KilledTests(SynchronousTestCase):
         return -1 if found is None else found.end_index + 1
 
 
-class ArchiveTests(SynchronousTestCase):
+class ArchiveTests(PageCase):
     """Three members that run, and an archive."""
 
     def setUp(self) -> None:
         """Start them."""
-        held = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-        self.addCleanup(held.cleanup)
-        self.directory = Path(held.name)
+        super().setUp()
         self.place = self.directory / "log"
         self.group = Group(self.directory, options=OPTIONS)
         self.addCleanup(self.group.kill)
+        sizes = " ".join(f"--set {name}={value}" for name, value in OPTIONS.items())
+        self.environment |= {"PEERS": self.group.peers_text, "SIZES": sizes}
         self.group.start()
         self.group.leader()
         self.sent: list[bytes] = []
 
-    def placed(self, start: str) -> str:
-        """A command of the page, with our names for the programs and the directory of the archive."""
-        command = documented(start, "Archive").replace("/archive/log", str(self.place))
-        return re.sub("^dledger", DLEDGER, command)
-
     def shell(self, start: str) -> str:
         """Run a command of the page. @return: its output."""
-        done = subprocess.run(
-            ["bash", "-euc", self.placed(start)], cwd=self.directory, stdin=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "PEERS": self.group.peers_text}, capture_output=True,
-            text=True, timeout=120,
-        )
-        self.assertEqual(done.returncode, 0, f"{start}: {done.stdout}{done.stderr}")
-        return done.stdout
+        return self.run_printed(documented(start, "Archive"), others={"/archive/log": str(self.place)})
 
     def append(self, count: int) -> None:
         """Bodies that are acknowledged: about a segment for sixty of them."""
@@ -143,12 +132,9 @@ class ArchiveTests(SynchronousTestCase):
 
     def followed(self) -> Child:
         """The archiver of the page, started."""
-        command = self.placed("dledger archive ./n0/dledger-n0 /archive/log --follow")
-        child = Child("archive", ["bash", "-euc", f'cd "{self.directory}" && exec {command} --interval 0.3'],
-                      log_path=self.directory / "archive.log", environment={"PYTHONPATH": str(ROOT)})
-        self.addCleanup(child.kill)
-        child.start()
-        return child
+        follow = documented("dledger archive ./n0/dledger-n0 /archive/log --follow", "Archive")
+        return self.start_printed("archive", f"{follow} --interval 0.3",
+                                  others={"/archive/log": str(self.place)})
 
     def test_steps(self) -> None:
         """An archiver that is killed goes on; a lost member has every entry again, votes, and counts."""
@@ -168,7 +154,7 @@ class ArchiveTests(SynchronousTestCase):
         shutil.rmtree(self.group.members["n1"].directory / "dledger-n1")
         self.append(60)
         self.assertIn("joins the group default", self.shell("dledger restore"))
-        self.group.members["n1"].start()
+        self.start_printed("n1", documented("twistd -n dledger --node-id n1", "Archive"))
         self.group.leader()  # (no member is unsure any more)
         self.group.wait_settled()
         self.assertEqual(self.entries_of("n1"), self.sent)

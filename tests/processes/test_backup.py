@@ -3,14 +3,12 @@
 The steps of "Backup" in docs/operations.md, played on real members: backups of a group that takes appends,
 and a new group of three from the last one.
 
-Rule: a command is looked up on the page and given to a shell, with this group's names in place of the page's.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -28,20 +26,10 @@ from dledger.storage.store.file_store import FileStore
 from dledger.values.ledger.config import DLedgerConfig
 from tests.processes.children import Child, free_ports, wait_until
 from tests.processes.members import ROOT, Group, Member, ended_well
+from tests.processes.pages import PageCase, documented
 from tests.slowness import patient
 
-PAGE = ROOT / "docs" / "operations.md"
 OPTIONS = {"mapped_file_size_for_entry_data": 64 * 1024, "mapped_file_size_for_entry_index": 32 * 1024}
-DLEDGER = f'"{sys.executable}" -c "from dledger.cli.main import main; main()"'
-
-
-def documented(start: str, title: str = "Backup") -> str:
-    """The command that begins with C{start}, of the section with this title."""
-    parts = re.split(r"^#+ (.*)$", PAGE.read_text("utf-8"), flags=re.MULTILINE)
-    section = parts[parts.index(title) + 1]
-    lines = [line.strip() for line in section.splitlines() if line.startswith("    ")]
-    (found,) = {line for line in lines if line.startswith(start)}
-    return found
 
 
 class InterruptedTests(SynchronousTestCase):
@@ -192,14 +180,12 @@ class MachineTests(SynchronousTestCase):
         return done.stdout
 
 
-class BackupTests(SynchronousTestCase):
+class BackupTests(PageCase):
     """Three members that run, a backup, and three others."""
 
     def setUp(self) -> None:
         """Start the first three."""
-        held = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-        self.addCleanup(held.cleanup)
-        self.directory = Path(held.name)
+        super().setUp()
         self.old = Group(self.directory, options=OPTIONS)
         self.addCleanup(self.old.kill)
         self.new = Group(self.directory, options=OPTIONS)
@@ -207,28 +193,14 @@ class BackupTests(SynchronousTestCase):
         for number in self.new.members:
             self.new.members[number] = Member(number, self.new.peers, self.directory / f"new-{number}")
         self.addCleanup(self.new.kill)
+        self.environment |= {"NEW_PEERS": self.new.peers_text, "SIZES": self.sizes}
 
     def shell(self, start: str) -> str:
         """Run a command of the page. @return: its output."""
-        done = subprocess.run(
-            ["bash", "-euc", self.placed(start)], cwd=self.directory, env=self.environment,
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120,
-        )
-        self.assertEqual(done.returncode, 0, f"{start}: {done.stdout}{done.stderr}")
-        return done.stdout
-
-    def placed(self, start: str) -> str:
-        """A command of the page, with our names for the programs and the directory of the backup."""
-        command = documented(start).replace("/backup/log", str(self.directory / "log"))
-        return re.sub("^dledger", DLEDGER, command)
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """The entries that the operator has exported."""
-        return {
-            **os.environ, "PYTHONPATH": str(ROOT), "NEW_PEERS": self.new.peers_text, "SIZES": self.sizes,
-            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
-        }
+        command = documented(start, "Backup")
+        is_placed = "/backup/log" in command
+        return self.run_printed(
+            command, others={"/backup/log": str(self.directory / "log")} if is_placed else None)
 
     def append(self, what: str, count: int, *, group: Group | None = None) -> list[bytes]:
         """Bodies that were acknowledged."""
@@ -257,16 +229,9 @@ class BackupTests(SynchronousTestCase):
 
     def start_new(self, member_id: str) -> Child:
         """As the page starts this one."""
-        command = self.placed(f"twistd -n dledger --node-id {member_id}")
         # (The three share a machine, and a working directory.)
-        command = command.replace("twistd -n", "exec twistd -n --pidfile=")
-        member = Child(
-            member_id, ["bash", "-euc", f'cd "{self.directory}" && {command}'],
-            log_path=self.directory / f"new-{member_id}.log", environment=self.environment,
-        )
-        self.addCleanup(member.kill)
-        member.start()
-        return member
+        command = documented(f"twistd -n dledger --node-id {member_id}", "Backup")
+        return self.start_printed(f"new-{member_id}", command, others={"twistd -n": "twistd -n --pidfile="})
 
     def test_steps(self) -> None:
         """Backups before, during and after appends; the new group has each acknowledged entry of before."""
@@ -276,7 +241,7 @@ class BackupTests(SynchronousTestCase):
         self.wait_recorded()
         self.shell("dledger backup ./n0")
         writer = subprocess.Popen(
-            ["bash", "-c", f"for n in $(seq 3000); do echo during $n; done | {DLEDGER} append"],
+            ["bash", "-c", "for n in $(seq 3000); do echo during $n; done | dledger append"],
             env={**self.environment, "DLEDGER_PEERS": self.old.peers_text}, stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL, cwd=self.directory,
         )

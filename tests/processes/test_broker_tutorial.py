@@ -11,46 +11,27 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import os
 import re
 import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.processes.children import Child, ChildError, free_ports, free_triple, wait_until
-from tests.processes.members import ROOT
+from tests.processes.pages import DOCS, PageCase, fenced, joined
 from tests.slowness import patient
 
-PAGE = ROOT / "docs" / "broker-tutorial.md"
-_PROGRAMS = {
-    "dledger": '-c "from dledger.cli.main import main; main()"',
-    "twistd": '-c "from twisted.scripts.twistd import run; run()"', "python": "",
-}
 #: Commands that change nothing.
 _LOOKS = ("dledger tail ", "dledger ha-status ", "curl ", "ls ")
 
 
-def blocks(text: str) -> Iterator[tuple[str, str]]:
-    """Kind and text of each block between fences."""
-    yield from re.findall(r"^```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-
-
 def steps(text: str) -> Iterator[tuple[str, str, str | None]]:
     """Kind, text and, of commands that have one, the expected output."""
-    found = list(blocks(text))
+    found = list(fenced(text))
     for number, (kind, body) in enumerate(found):
         if kind != "output":
             is_shown = found[number + 1 :][:1] and found[number + 1][0] == "output"
             yield kind, body, found[number + 1][1] if is_shown else None
-
-
-def commands(block: str) -> list[str]:
-    """The commands of a block, each in one line."""
-    return re.sub(r" *\\\n *", " ", block).splitlines()
 
 
 def fits(output: str, expected: str) -> bool:
@@ -79,27 +60,15 @@ class FitsTests(SynchronousTestCase):
         """Each output belongs to the commands before it, which are joined."""
         text = "```sh\na \\\n    b\nc\n```\n\n```output\n1\n```\n```python\n# x.py\n```\n"
         self.assertEqual(list(steps(text)), [("sh", "a \\\n    b\nc\n", "1\n"), ("python", "# x.py\n", None)])
-        self.assertEqual(commands("a \\\n    b\nc\n"), ["a b", "c"])
+        self.assertEqual(joined("a \\\n    b\nc\n"), ["a b", "c"])
 
 
-class TutorialTests(SynchronousTestCase):
+class TutorialTests(PageCase):
     """The page."""
 
     def setUp(self) -> None:
         """An empty directory, our programs on the path, and ports for those of the page."""
-        held = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-        self.addCleanup(held.cleanup)
-        self.directory = Path(held.name)
-        programs = self.directory / "bin"
-        programs.mkdir()
-        for name, words in _PROGRAMS.items():
-            path = programs / name
-            path.write_text(f'#!/bin/sh\nexec "{sys.executable}" {words} "$@"\n')
-            path.chmod(0o755)
-        self.environment = {
-            **os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT),
-            "PYTHONUNBUFFERED": "1",
-        }
+        super().setUp()
         master, slave = free_triple(), free_triple()
         names, *pages = free_ports(4)
         self.ports: Mapping[str, int] = {
@@ -107,7 +76,7 @@ class TutorialTests(SynchronousTestCase):
             "20911": slave,
         }
         self.children: list[Child] = []
-        self.ours = self.given(PAGE.read_text("utf-8"))
+        self.ours = self.given((DOCS / "broker-tutorial.md").read_text("utf-8"))
 
     def given(self, text: str) -> str:
         """The text with our ports."""
@@ -118,7 +87,7 @@ class TutorialTests(SynchronousTestCase):
     def run_block(self, block: str) -> str:
         """Run the commands. @return: what those that end have written, both to output and errors."""
         written = ""
-        for command in commands(block):
+        for command in joined(block):
             if command.endswith("&"):
                 # Takes notice of those that were killed, as a shell does; else their ids are still in use.
                 self.children = [one for one in self.children if one.is_running]
@@ -132,7 +101,7 @@ class TutorialTests(SynchronousTestCase):
                 continue
             ended = subprocess.run(
                 ["bash", "-c", command], cwd=self.directory, env=self.environment, text=True,
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=patient(120),
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=patient(240),
             )
             written += ended.stdout
         return written
@@ -144,11 +113,11 @@ class TutorialTests(SynchronousTestCase):
             return
 
         def is_right() -> bool:
-            if not fits(seen[-1], expected) and all(one.startswith(_LOOKS) for one in commands(block)):
+            if not fits(seen[-1], expected) and all(one.startswith(_LOOKS) for one in joined(block)):
                 seen.append(self.run_block(block))
             return fits(seen[-1], expected)
 
-        if commands(block)[0].startswith(_LOOKS):
+        if joined(block)[0].startswith(_LOOKS):
             with contextlib.suppress(ChildError):
                 wait_until(is_right, seconds=90, what="the output of the page", every=0.2)
         self.assertTrue(is_right(), f"{block}\n--- expected\n{expected}\n--- seen\n{seen[-1]}")

@@ -1,82 +1,33 @@
 # -*- test-case-name: tests.processes.test_operations_page -*-
 """
 The commands of docs/operations.md that no other test plays, as they are printed there: reading the status,
-a rolling restart, changes of members, a broker's store. And a list of all commands with the test of each.
+a rolling restart, changes of members, a group without its state, object stores, a broker's store.
 """
 
 from __future__ import annotations
 
-import os
 import re
-import shlex
-import subprocess
-import sys
-import tempfile
-from collections.abc import Mapping
-from pathlib import Path
+import signal
 
-from twisted.trial.unittest import SynchronousTestCase
+from twisted.trial.unittest import SkipTest
 
 import dledger
+from dledger.base.disk.disk import OsDisk
+from dledger.storage.files.state_file import STATE_NAME
+from dledger.storage.store.file_store import FileStore
+from dledger.values.ledger.config import DLedgerConfig
 from tests.processes.brokers import Broker, Remoting
-from tests.processes.children import Child, free_ports, free_triple
-from tests.processes.members import ROOT, Group, Member, ended_well
-from tests.processes.test_backup import DLEDGER, PAGE, documented
-from tests.slowness import patient
-from tests.test_deploy import accepted
+from tests.processes.children import Child, free_ports, free_triple, wait_until
+from tests.processes.members import Group, Member, ended_well
+from tests.processes.pages import PageCase, commands, documented
+from tests.processes.test_backup import OPTIONS
+from tests.storage.s3_server import MISSING, S3Server
 
 _CHANGES = "Changing the members of a running group"
-_DEPLOY = "tests.test_deploy, tests.processes.test_deploy: the files; systemd and containers are not run"
-_HERE = "tests.processes.test_operations_page"
-#: Title of each section with commands, to the test that plays them.
-PLAYED = {
-    "Start a member": _HERE, "As a service": _DEPLOY,
-    "Reading the status": _HERE, "Rolling restart": _HERE, _CHANGES: _HERE, "Verify a broker's store": _HERE,
-    "A lost majority": "tests.processes.test_runbook",
-    "A group without its state": "tests.commands.test_state",
-    "Backup": "tests.processes.test_backup", "Archive": "tests.processes.test_archive",
-}
 
 
-class ListTests(SynchronousTestCase):
-    """Every section with commands."""
-
-    def test_sections(self) -> None:
-        """Each has a test that exists; a new section with commands needs one."""
-        parts = re.split(r"^#+ (.*)$", PAGE.read_text("utf-8"), flags=re.MULTILINE)
-        with_commands = {
-            title for title, text in zip(parts[1::2], parts[2::2], strict=True)
-            if re.search(r"^ {4,8}(?:dledger|twistd|docker|until|cp|python3|systemctl) ", text, re.MULTILINE)
-        }
-        self.assertEqual(with_commands, {*PLAYED})
-        for tests in PLAYED.values():
-            for name in re.findall(r"tests(?:\.\w+)+", tests):
-                place = ROOT / name.replace(".", "/")
-                self.assertTrue(place.with_suffix(".py").exists(), name)
-
-    def test_starts(self) -> None:
-        """twistd takes the commands that start a member."""
-        section = PAGE.read_text("utf-8").split("## Start a member\n")[1].split("\n## ")[0]
-        commands = re.findall(r"^    (twistd (?:.*\\\n)*.*)$", section, re.MULTILINE)
-        self.assertEqual(len(commands), 3)
-        self.addCleanup(os.chdir, os.getcwd())
-        place = Path(self.mktemp())
-        place.mkdir()
-        os.chdir(place)
-        Path("member.toml").write_text('self_id = "n1"\npeers = "n1-127.0.0.1:1"\n')
-        words = [shlex.split(command.replace("\\\n", ""), comments=True) for command in commands]
-        found = [accepted(one[1:]).subOptions.member for one in words]
-        self.assertEqual([member.self_id for member in found], ["n0", "n0", "n1"])
-        self.assertEqual([len(member.peers) for member in found], [1, 3, 1])
-
-
-class PageCase(SynchronousTestCase):
-    """A directory for a group, in which commands of the page run."""
-
-    def setUp(self) -> None:
-        held = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-        self.addCleanup(held.cleanup)
-        self.directory = Path(held.name)
+class GroupPageCase(PageCase):
+    """Groups whose members the page's commands look at, or change."""
 
     def group(self, *, with_pages: bool = False) -> tuple[Group, list[int]]:
         """Three members that have a leader, and the ports of their pages."""
@@ -92,27 +43,8 @@ class PageCase(SynchronousTestCase):
         group.leader()
         return group, ports
 
-    def run_printed(
-        self, command: str, peers: str = "", *, others: Mapping[str, str] | None = None, status: int = 0
-    ) -> str:
-        """
-        The output of a command of the page.
 
-        @param others: texts of the page to ours.
-        """
-        for printed, ours in (others or {}).items():
-            self.assertIn(printed, command)
-            command = command.replace(printed, ours)
-        done = subprocess.run(
-            ["bash", "-euc", re.sub(r"^dledger\b", lambda _: DLEDGER, command)], cwd=self.directory,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "DLEDGER_PEERS": peers}, capture_output=True,
-            text=True, timeout=patient(240),
-        )
-        self.assertEqual(done.returncode, status, f"{command}\n{done.stdout}{done.stderr}")
-        return done.stdout
-
-
-class ReadingTests(PageCase):
+class ReadingTests(GroupPageCase):
     """A group of three that is well, and one of whose members is restarted."""
 
     def test_status(self) -> None:
@@ -143,7 +75,7 @@ class ReadingTests(PageCase):
         self.assertNotEqual(group.leader(), "")
 
 
-class ChangesTests(PageCase):
+class ChangesTests(GroupPageCase):
     """Members come, go and move."""
 
     def changed(self, group: Group, start: str, **others: str) -> str:
@@ -157,14 +89,7 @@ class ChangesTests(PageCase):
         known = ";".join(f"{name}-{one}" for name, one in group.peers.items())
         command = documented("twistd -n dledger --node-id n3", _CHANGES)
         command = re.sub(r"--peers '[^']*'", f"--peers 'n3-{address};{known}'", command)
-        command = command.replace("twistd -n", "exec twistd -n --pidfile=")
-        child = Child("n3", ["bash", "-euc", f'cd "{self.directory}" && {command}'],
-                      log_path=self.directory / "n3.log",
-                      environment={"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1",
-                                   "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"})
-        self.addCleanup(child.kill)
-        child.start()
-        return child, address
+        return self.start_printed("n3", command), address
 
     def listed(self, group: Group) -> str:
         """What C{dledger member list} prints."""
@@ -221,10 +146,93 @@ class BrokerTests(PageCase):
         self.assertEqual(connection.next().code, 0)
         connection.close()
         broker.end()
-        for number, end in enumerate(("ours or RocketMQ's", "--index-entries 20000000")):
-            text = PAGE.read_text("utf-8")
-            (command,) = re.findall(rf"^    (dledger verify \./a.*{re.escape(end)})$", text, re.MULTILINE)
+        for number, command in enumerate(commands("operations.md", "Verify a broker's store")):
             # (The test's broker has a small index.)
             command = re.sub(r" --index-\w+ \d+", "", command)
             said = self.run_printed(command, others={"./a": str(broker.store)})
             self.assertIn("{" if number else "clean", said)
+
+
+class StoreCase(PageCase):
+    """The directory of a member that is down."""
+
+    def stored(self, **options: object) -> FileStore:
+        """With entries in six segments, of which the mark has all; open."""
+        config = DLedgerConfig(store_base_dir=str(self.directory / "n0"), bootstrap=True, **OPTIONS,
+                               **options)  # type: ignore[arg-type]
+        store = FileStore.open(config, OsDisk())
+        store.append_bodies((b"x" * 1000,) * 360, 1)
+        store.record_commit(store.ledger_end_index)
+        store.check_point(force=True)
+        return store
+
+
+class StateTests(StoreCase):
+    """No member has the state of the group."""
+
+    def test_begin_anew(self) -> None:
+        """Readers are refused until an administrator lets the state begin anew; entries are not."""
+        store = self.stored(retention_bytes=1)
+        store.maintenance(0, 0, keep_from_index=store.ledger_end_index)
+        self.assertGreater(store.ledger_begin_index, 0)
+        store.clean_close()
+        place = self.directory / "n0" / "dledger-n0"
+        (place / STATE_NAME).unlink(missing_ok=True)
+        # (As the page says of a vote that is not known.)
+        (place / "currterm").write_text("voteLeader=\ncurrTerm=2\n")
+        peers = {"n0": f"127.0.0.1:{free_ports(1)[0]}"}
+        member = Member("n0", peers, self.directory / "n0", options=OPTIONS)
+        self.addCleanup(member.kill)
+        member.start()
+        text = f"n0-{peers['n0']}"
+        health = documented("dledger health", "Reading the status")
+        wait_until(lambda: "does not know the state of the group" in self.said(health, text), seconds=60,
+                   what="a member that says so", notify=member.log_tail)
+        (command,) = commands("operations.md", "A group without its state")
+        self.assertIn("begins anew", self.run_printed(command, text))
+        self.run_printed(health, text)
+        with dledger.connect(text, timeout=60) as log:
+            reader = log.reader("billing")
+            log.append(b"one")
+            reader.close()
+        self.assertTrue(ended_well(member.stop(seconds=60)))
+
+    def said(self, command: str, peers: str) -> str:
+        """What a command says that may end with status 1."""
+        return self.run_printed(f"{command.partition(' #')[0]} || true", peers)
+
+
+class StoresTests(StoreCase):
+    """Backups and archives: in object stores, and their retention."""
+
+    def test_directory(self) -> None:
+        """An archive is verified; nothing goes before --delete, and then only what has its age."""
+        self.stored().clean_close()
+        place = {"/archive/log": str(self.directory / "log")}
+        archive, _, _, verify, show, expire = commands("operations.md", "Archive")[:6]
+        self.assertIn("copied", self.run_printed(archive, others=place))
+        self.assertIn("clean", self.run_printed(verify, others=place))
+        for command in (show, expire):
+            self.assertIn("0 segments", self.run_printed(command, others=place))
+        self.assertIn("clean", self.run_printed(verify, others=place))
+
+    def test_s3(self) -> None:
+        """Both into one bucket, and the note that the last command leaves at the member."""
+        if MISSING:
+            raise SkipTest(MISSING)
+        server = S3Server()
+        self.addCleanup(server.stop)
+        self.environment |= {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y",
+                             "AWS_DEFAULT_REGION": "us-east-1", "AWS_ENDPOINT_URL": server.plain_url}
+        self.stored().clean_close()
+        _, _, archive, *_, follow = [one for one in commands("operations.md", "Archive")
+                                     if one.startswith("dledger archive ./n0")]
+        self.assertIn("copied", self.run_printed(archive, others={"http://10.0.0.9:9000": server.plain_url}))
+        self.assertIn("log/archive-0.json", server.keys())
+        backup = documented("dledger backup ./n1/dledger-n1 s3://", "Backup")
+        self.run_printed(backup, others={"n1/dledger-n1": "n0/dledger-n0"})
+        archiver = self.start_printed("archive", follow)
+        note = self.directory / "n0" / "dledger-n0" / "archived"
+        wait_until(note.exists, seconds=60, what="the note", notify=archiver.log_tail)
+        archiver.send(signal.SIGINT)
+        self.assertEqual(archiver.wait(seconds=60), 130)

@@ -2,16 +2,12 @@
 """
 Steps of docs/operations.md for the worst days, played as written: a majority that is lost for good, and
 damage that no sound copy mends.
-
-Rule: a command is looked up in its section and given to a shell, with our addresses for those of the page.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import subprocess
 import tempfile
 from pathlib import Path
 
@@ -21,10 +17,9 @@ import dledger
 from dledger.base.disk.disk import OsDisk
 from dledger.storage.store.file_store import FileStore
 from dledger.values.ledger.config import DLedgerConfig
-from tests.processes.members import ROOT, Group, Member
-from tests.processes.test_backup import DLEDGER, OPTIONS, PAGE
-
-_LOST = "A lost majority"
+from tests.processes.members import Group, Member
+from tests.processes.pages import PageCase, commands, sections
+from tests.processes.test_backup import OPTIONS
 
 
 def directory_state(path: Path) -> dict[str, tuple[int, bytes]]:
@@ -37,13 +32,12 @@ def directory_state(path: Path) -> dict[str, tuple[int, bytes]]:
     return found
 
 
-class LostMajorityTests(SynchronousTestCase):
+class LostMajorityTests(PageCase):
     """Two of three members are lost; the third begins a new group."""
 
     def setUp(self) -> None:
-        held = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-        self.addCleanup(held.cleanup)
-        self.directory = Path(held.name)
+        super().setUp()
+        self.environment["SIZES"] = " ".join(f"--set {name}={value}" for name, value in OPTIONS.items())
         self.old = Group(self.directory, options=OPTIONS)
         self.addCleanup(self.old.kill)
         self.new = Group(self.directory)
@@ -54,20 +48,12 @@ class LostMajorityTests(SynchronousTestCase):
             one: Member(one, self.new.peers, self.directory / one, options=OPTIONS) for one in self.new.peers
         }
 
-    def force_new(self, *, is_sure: bool) -> tuple[int, str]:
-        """Exit status and output of one of the two commands of the page."""
-        section = PAGE.read_text("utf-8").split(f"## {_LOST}\n")[1].split("\n## ")[0]
-        found = re.findall(r"^    (dledger group force-new .*)$", section, re.MULTILINE)
-        (command,) = [one for one in found if one.endswith("--yes") == is_sure]
-        command, count = re.subn(r"--peers '[^']*'", f"--peers '{self.new.peers_text}'", command)
-        self.assertEqual(count, 1)
-        sizes = " ".join(f"--set {name}={value}" for name, value in OPTIONS.items())
-        done = subprocess.run(
-            ["bash", "-euc", command.replace("dledger", DLEDGER, 1)], cwd=self.directory,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "SIZES": sizes}, capture_output=True, text=True,
-            timeout=240,
-        )
-        return done.returncode, done.stdout + done.stderr
+    def force_new(self, *, is_sure: bool) -> str:
+        """What one of the two commands of the page says; the first ends with status 1."""
+        command = commands("operations.md", "A lost majority")[is_sure]
+        self.assertEqual(command.endswith(" --yes"), is_sure)
+        (printed,) = re.findall(r"--peers '([^']*)'", command)
+        return self.run_printed(command, others={printed: self.new.peers_text}, status=0 if is_sure else 1)
 
     def test_steps(self) -> None:
         """The survivor's entries go on in the new group; a lost member that comes back is turned away."""
@@ -82,13 +68,11 @@ class LostMajorityTests(SynchronousTestCase):
         self.old.members["n0"].stop()
         path = self.old.members["n0"].ledger_path
         before = directory_state(path)
-        status, reported = self.force_new(is_sure=False)
-        self.assertEqual(status, 1, reported)
+        reported = self.force_new(is_sure=False)
         self.assertIn("nothing has changed", reported)
         self.assertIn(f"ends at {end_index},", reported)
         self.assertEqual(directory_state(path), before)
-        status, reported = self.force_new(is_sure=True)
-        self.assertEqual(status, 0, reported)
+        self.force_new(is_sure=True)
 
         self.new.start()
         self.assertEqual(self.new.leader(), "n0")
@@ -110,7 +94,7 @@ class NoSoundCopyTests(SynchronousTestCase):
 
     def test_steps(self) -> None:
         """As "Repairing" says: a copy first; two files removed; then what is before the damage is there."""
-        text = PAGE.read_text("utf-8").split("\n## Repairing\n")[1].split("\n## ")[0]
+        text = sections("operations.md")["Repairing"]
         self.assertIn("copy its directory, remove `commitmark` and `checkpoint` from it, start", text)
         held = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         self.addCleanup(held.cleanup)

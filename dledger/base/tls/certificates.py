@@ -83,6 +83,27 @@ def issue(
     return _pem(builder.add_extension(both, critical=False).sign(signer, hashes.SHA256()), key)
 
 
+def lost_names(old: bytes, new: bytes) -> list[str]:
+    """
+    Members, hosts, brokers and groups that a certificate names, and its successor does not.
+
+    @param old: PEM; without a certificate that can be read, nothing is lost.
+    """
+    try:
+        before = _names(old)
+    except ValueError:
+        return []
+    return sorted(before - _names(new))
+
+
+def _names(certificate: bytes) -> set[str]:
+    """@raise ValueError: it is malformed."""
+    extensions = x509.load_pem_x509_certificate(certificate).extensions
+    named = [one.value for one in extensions if isinstance(one.value, x509.SubjectAlternativeName)]
+    texts = {str(name.value) for names in named for name in names}
+    return {text for text in texts if not text.startswith(ROLE_URI)}
+
+
 def _host_name(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))

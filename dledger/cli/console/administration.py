@@ -152,7 +152,13 @@ def token(
         old = file.read_text("ascii") if file.exists() else ""
         kind = TokenFile if role is None else ClientTokenFile
         if old.strip() and not remove:
-            kind(str(file))  # (not a file of another kind)
+            try:
+                kind(str(file))
+            except ValueError as error:
+                advice = "if its tokens are of the other kind, " + (
+                    "give --role, too" if role is None else "leave --role out"
+                )
+                raise click.ClickException(f"{error}; {advice}") from None
         kept = old
         if remove or replace:
             lines = old.splitlines(keepends=True)

@@ -77,24 +77,33 @@ def certs(
             f"{directory} has files of {', '.join(taken)} already: --renew replaces them"
         )
     try:
-        from dledger.base.tls.certificates import issue
+        from dledger.base.tls.certificates import issue, lost_names
     except ImportError as error:
         needed = f"certs needs further packages ({error}): pip install 'dledger[tls]'"
         raise click.ClickException(needed) from None
     try:
         os.makedirs(directory, mode=0o750, exist_ok=True)
         authority = _authority(directory, days)
+        made: dict[str, CertifiedKey] = {}
         for name, given in wanted.items():
             registers = raft_broker if given == _MEMBER else broker_names.get(name, "")
             try:
-                made = issue(
+                made[name] = issue(
                     authority, name, members=(name,) if given == _MEMBER else (), is_broker=given == _BROKER,
                     roles=(given,) if isinstance(given, ClientRole) else (), days=days, hosts=named[name],
                     brokers=(registers,) if registers else (), groups=() if given == _BROKER else groups,
                 )
             except ValueError as error:
                 raise click.ClickException(f"{directory / AUTHORITY}.pem: {error}") from None
-            _keep(directory, name, made)
+            _, there = _paths(directory, name)
+            lost = lost_names(there.read_bytes(), made[name].certificate) if there.exists() else []
+            if lost:
+                raise click.ClickException(
+                    f"{there} has {', '.join(lost)}, and a new one would not: give the options of before, "
+                    "such as --group, --raft-broker and --host, or move it away with its key"
+                )
+        for name, given in wanted.items():
+            _keep(directory, name, made[name])
             kind = f"client, may {given}" if isinstance(given, ClientRole) else f"{given} {name}"
             say(f"{directory / name}.pem: {kind}")
     except OSError as error:

@@ -293,8 +293,9 @@ class BrokerService(Service):
             getattr(port.getHost(), "host", "localhost")
         ):
             self.log.warn(
-                "{role} listens without TLS: everybody who reaches it can read and send, unless "
-                "aclEnable=true; see docs/security.md", role=self.role,
+                "{role} listens without TLS: everybody who {what}; see docs/security.md", role=self.role,
+                what="hears a request can send it again" if self.config.acl_enable else
+                "reaches it can read and send, unless aclEnable=true",
             )
         if not broker.own.text:
             # With port 0, the port that the system assigned.

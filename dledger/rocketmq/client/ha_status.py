@@ -325,5 +325,7 @@ class BrokerAsker(OnlyAsking):
         await connect_with(self._endpoint_for(address), connection)
         try:
             return await connection.ask(command)
+        except NotAsked as error:
+            raise NotAsked(f"{error} Perhaps one end wants TLS, and the other does not.") from None
         finally:
             connection.close()

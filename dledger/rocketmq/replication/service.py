@@ -38,6 +38,7 @@ from dledger.rocketmq.replication.ports import LogPort
 from dledger.rocketmq.replication.put_status import PutStatus, combined, done
 from dledger.rocketmq.replication.slave import FollowerStatus, HAFollower, LogRange
 from dledger.rocketmq.store.records.events import BrokerEvents
+from dledger.values.hosts import end_host
 
 #: Resolution of all times here, milliseconds.
 TICK_MS = 100
@@ -222,8 +223,9 @@ class HAService(Service):
     def _is_listening(self, port: IListeningPort) -> None:
         self.port = port
         assert self.master is not None
-        self.log.info("{role} listens for slaves at {address}, {rule}", role=self.config.broker_role,
-                      address=str(port.getHost()), rule=self.master.allowed.sentence())
+        end = port.getHost()
+        self.log.info("{role} listens for slaves at {host}:{port}, {rule}", role=self.config.broker_role,
+                      host=end_host(end), port=getattr(end, "port", ""), rule=self.master.allowed.sentence())
 
     def _listen_failed(self, failure: Failure) -> None:
         self._give_up(f"cannot listen for slaves: {failure.getErrorMessage()}")

@@ -376,7 +376,9 @@ class AdminCommands(CommandGroup):
     def _ha(self, connection: CommandConnection, request: RemotingCommand) -> None:
         status = self._parts.ha_status()
         if status is None:
-            raise Refused(Code.SYSTEM_ERROR, "replication is not running")
+            is_raft = self._config.raft.enable_dleger_commit_log
+            raise Refused(Code.SYSTEM_ERROR, "its log is a raft group: ask the members with dledger health"
+                          if is_raft else "replication is not running")
         info = ha_runtime_info(status, self.stats, self._wall_ms())
         connection.answer(request, body=wire_json(info))
 
