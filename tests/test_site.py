@@ -45,6 +45,24 @@ class SiteTests(SynchronousTestCase):
         self.assertEqual(self.made({"index.md": "# One\n\n[there](#one)\n"})[0], 0)
 
 
+@unittest.skipUnless(find_spec("pydoctor"), "pydoctor is not installed: pip install '.[dev]'")
+class DocstringTests(SynchronousTestCase):
+    """The docstrings, from which the pages of the API are made."""
+
+    def test_epytext(self) -> None:
+        """Each is sound: an indented block, for one, comes after two colons."""
+        wrong = [f"{path}:{line}: {problem}" for top in ("dledger", "protocols")
+                 for path in sorted((site.ROOT / top).rglob("*.py"))
+                 for line, problem in site.unsound_docstrings(path.read_text("utf-8"))]
+        self.assertEqual(wrong, [], "\n" + "\n".join(wrong))
+
+    def test_unsound(self) -> None:
+        """The line and the problem of one that is not."""
+        for before, problems in (("a:", 1), ("a::", 0)):
+            found = [*site.unsound_docstrings(f'def f():\n    """\n    {before}\n\n        b\n    """\n')]
+            self.assertEqual([line for line, _ in found], [2] * problems)
+
+
 class SourcesTests(SynchronousTestCase):
     """The pages of the site."""
 
