@@ -11,12 +11,10 @@ printed from the code.
 
 from __future__ import annotations
 
-import ast
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests import reference
@@ -84,20 +82,6 @@ SETTINGS = {
     "html_title": "dledger", "highlight_language": "none", "html_show_sphinx": "0", "html_copy_source": "0",
     "suppress_warnings": "myst.header",
 }
-
-
-def unsound_docstrings(source: str) -> Iterator[tuple[int, str]]:
-    """Each docstring of a module that is no epytext: its line, and what is wrong."""
-    from pydoctor.epydoc.markup import ParseError, epytext
-
-    for node in ast.walk(ast.parse(source)):
-        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
-        problems: list[ParseError] = []
-        with suppress(ParseError):  # the list has it, too
-            epytext.parse(ast.get_docstring(node) or "", problems)
-        for problem in problems:
-            yield node.body[0].lineno, str(problem)
 
 
 def api(*options: str) -> int:

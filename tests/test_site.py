@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import unittest
 from importlib.util import find_spec
 from pathlib import Path
@@ -49,18 +51,26 @@ class SiteTests(SynchronousTestCase):
 class DocstringTests(SynchronousTestCase):
     """The docstrings, from which the pages of the API are made."""
 
+    def problems(self, *places: str | Path) -> list[str]:
+        """What the program prints."""
+        done = subprocess.run([sys.executable, "-m", "tests.docstrings", *places], cwd=site.ROOT, text=True,
+                              capture_output=True, check=True, timeout=120)
+        return done.stdout.splitlines()
+
     def test_epytext(self) -> None:
         """Each is sound: an indented block, for one, comes after two colons."""
-        wrong = [f"{path}:{line}: {problem}" for top in ("dledger", "protocols")
-                 for path in sorted((site.ROOT / top).rglob("*.py"))
-                 for line, problem in site.unsound_docstrings(path.read_text("utf-8"))]
+        wrong = self.problems("dledger", "protocols")
         self.assertEqual(wrong, [], "\n" + "\n".join(wrong))
 
     def test_unsound(self) -> None:
         """The line and the problem of one that is not."""
-        for before, problems in (("a:", 1), ("a::", 0)):
-            found = [*site.unsound_docstrings(f'def f():\n    """\n    {before}\n\n        b\n    """\n')]
-            self.assertEqual([line for line, _ in found], [2] * problems)
+        place = Path(self.mktemp()).absolute()
+        place.mkdir()
+        for before, count in (("a:", 1), ("a::", 0)):
+            (place / "one.py").write_text(f'def f():\n    """\n    {before}\n\n        b\n    """\n')
+            found = self.problems(place)
+            self.assertEqual(len(found), count, found)
+            self.assertTrue(all(line.startswith(f"{place}/one.py:2: ") for line in found), found)
 
 
 class SourcesTests(SynchronousTestCase):
