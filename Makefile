@@ -1,5 +1,5 @@
-# Everything runs in .venv, which the first target that needs it makes: without PySpark for unit tests and lint,
-# with it for everything else. PYTHON=python3.12 chooses another interpreter, make test ONLY=lint,unit some of the
+# Everything runs in .venv, which the first target that needs it makes: for the demos with what they need alone,
+# without PySpark for unit tests and lint, with all packages for everything else. PYTHON=python3.12 chooses another interpreter, make test ONLY=lint,unit some of the
 # checks, SKIP=spark all others, make unit SUITE=tests.core some of the unit tests.
 
 PYTHON ?= python3
@@ -7,6 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 LIGHT := $(VENV)/.light
+DEMO := $(VENV)/.demo
 SEED ?= 1
 ONLY ?=
 SUITE ?=
@@ -34,10 +35,10 @@ help: ## this list
 
 venv: $(LIGHT) ## .venv for unit tests and lint, without PySpark
 
-demo: $(READY) ## three members on this machine, the leader killed half-way, nothing lost (under a minute)
+demo: $(DEMO) ## three members on this machine, the leader killed half-way, nothing lost (under a minute)
 	@$(BIN)/python -m demo.run
 
-demo-rocketmq: $(LIGHT) ## three brokers and a name server, the master killed half-way, nothing lost
+demo-rocketmq: $(DEMO) ## three brokers and a name server, the master killed half-way, nothing lost
 	@$(BIN)/python -m demo.rocketmq
 
 test: $(READY) ## every kind of check: style, types, unit, simulation, fuzz, processes, attacks, Spark, Java (under 12 minutes on two idle processors)
@@ -105,9 +106,8 @@ bench: $(READY) ## quick measurements
 release-check: $(LIGHT) ## the news and the wheel of the next release, as a dry run: make release-check RELEASE=0.2.0
 	@$(BIN)/python -m tests.release_check $(RELEASE)
 
-docs: $(READY) ## the site of the documents, build/site, with pages of the API; a wrong link is an error
+docs: $(READY) ## the site of the documents, build/site, with pages of the API; a wrong link or docstring is an error
 	@$(BIN)/python -m tests.site
-	@$(BIN)/pydoctor --quiet --docformat=epytext --html-output=build/site/api dledger protocols
 	@echo build/site/index.html
 
 format: $(LIGHT) ## import order and what else can be fixed by itself
@@ -117,11 +117,17 @@ clean: ## remove what can be made again, .venv included
 	@rm -rf $(VENV) build dist *.egg-info .tox .mypy_cache .ruff_cache .hypothesis _trial_temp* demo-data
 
 # constraints.txt has the versions with which every test passed; a newer version comes with a commit.
-$(LIGHT): setup.py setup.cfg pyproject.toml constraints.txt
+$(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Python 3.11 or newer is needed; say make PYTHON=python3.11"; exit 1; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) \
-		|| { echo "Cannot make $(VENV); on Debian: apt-get install python3-venv"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { echo "Cannot make $(VENV); on Debian: apt-get install python3-venv"; exit 1; }
+
+$(DEMO): setup.py setup.cfg pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing PySpark and what the demos need into $(VENV) ..."
+	@$(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable '.[spark]' hypothesis
+	@touch $(DEMO)
+
+$(LIGHT): setup.py setup.cfg pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing into $(VENV) ..."
 	@$(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $(LIGHT)

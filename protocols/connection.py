@@ -235,11 +235,11 @@ class Connection(Protocol):
             self.transport.abortConnection()
 
     def pauseProducing(self) -> None:
-        """See L{IPushProducer}: the transport's buffer is full."""
+        """See C{IPushProducer}: the transport's buffer is full."""
         self.is_congested = True
 
     def resumeProducing(self) -> None:
-        """See L{IPushProducer}: the transport has sent everything."""
+        """See C{IPushProducer}: the transport has sent everything."""
         self.is_congested = False
         self.unsent_bytes = 0
         if not self.is_closing and getattr(self.transport, "disconnecting", False):
@@ -248,7 +248,7 @@ class Connection(Protocol):
             self.transport.unregisterProducer()
 
     def stopProducing(self) -> None:
-        """See L{IPushProducer}: C{connectionLost} follows."""
+        """See C{IPushProducer}: C{connectionLost} follows."""
 
     def is_idle(self, now_s: float) -> bool:
         """Whether there was no traffic for the idle time. Must be called regularly."""
@@ -367,7 +367,7 @@ class AnsweringConnection(Connection):
 
     def dataReceived(self, data: bytes) -> None:
         """
-        See L{Protocol.dataReceived}. When this turn has taken long, later ones handle the read, a long one
+        See C{Protocol.dataReceived}. When this turn has taken long, later ones handle the read, a long one
         slice by slice: reads of connections that have cost little time lately come first.
         """
         if self.is_lost or self.is_closing:
@@ -422,7 +422,7 @@ class AnsweringConnection(Connection):
             self.regulate()
 
     def pauseProducing(self) -> None:
-        """See L{IPushProducer}: a peer that does not read answers may not ask further."""
+        """See C{IPushProducer}: a peer that does not read answers may not ask further."""
         super().pauseProducing()
         self.regulate()
 

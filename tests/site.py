@@ -1,6 +1,7 @@
 # -*- test-case-name: tests.test_site -*-
 """
-The site of the documents, by Sphinx: build/site, which needs no server and nothing from the network.
+The site of the documents, by Sphinx: build/site, which needs no server and nothing from the network; in it
+the pages of the API, by pydoctor, as pyproject.toml says::
 
     python -m tests.site
 
@@ -83,5 +84,33 @@ SETTINGS = {
 }
 
 
+def api(*options: str) -> int:
+    """
+    Write the pages of the API. Each warning is an error.
+
+    @param options: of C{pydoctor}, more than those of pyproject.toml.
+    @return: 0 if they are written.
+    """
+    from pydoctor import driver
+    from pydoctor.epydoc.markup import Field, ParsedDocstring, ParseError, epytext
+
+    parse = epytext.parse_docstring
+
+    def with_each_name(docstring: str, errors: list[ParseError]) -> ParsedDocstring:
+        """A field of several names, as in C{@param host, port: of the peer}, is one of each."""
+        parsed = parse(docstring, errors)
+        parsed.fields = [
+            Field(field.tag(), name or None, field.body(), field.lineno)
+            for field in parsed.fields for name in (field.arg() or "").split(", ")
+        ]
+        return parsed
+
+    epytext.parse_docstring = with_each_name
+    try:
+        return driver.main(options)
+    finally:
+        epytext.parse_docstring = parse
+
+
 if __name__ == "__main__":
-    sys.exit(build(sources(), SOURCES, SITE))
+    sys.exit(build(sources(), SOURCES, SITE) or api())

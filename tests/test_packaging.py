@@ -124,6 +124,25 @@ class SetupTests(SynchronousTestCase):
         tox.read(ROOT / "tox.ini")
         self.assertEqual(tox["testenv"]["constraints"], "constraints.txt")
 
+    def test_extras(self) -> None:
+        """README has each extra for users, the Makefile has the others; a page or message names no third."""
+        given: dict[str, Any] = {}
+        self.patch(setuptools, "setup", given.update)
+        runpy.run_path(str(ROOT / "setup.py"))
+        extras = {*given["extras_require"]}
+        readme = (ROOT / "README.md").read_text("utf-8")
+        listed = re.search(r"\nExtras of `pip install [^`]*`:(.*?)\n\n", readme, re.S)
+        make = (ROOT / "Makefile").read_text("utf-8")
+        checks = re.search(r"^CHECKS := (.*)\nEVERYTHING := \$\(CHECKS\),(.*)$", make, re.M)
+        assert listed is not None and checks is not None
+        users = set(re.findall(r"`([a-z0-9-]+)`", listed[1]))
+        self.assertEqual(users | set(",".join(checks.groups()).split(",")), extras)
+        pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "deploy").rglob("*")]
+        for path in [*pages, *(ROOT / "dledger").rglob("*.py")]:
+            text = path.read_text("utf-8") if path.is_file() else ""
+            for names in re.findall(r"pip install[^\n\[]*\[([a-z0-9,-]+)\]", text):
+                self.assertLessEqual(set(names.split(",")), extras, path)
+
     def test_command(self) -> None:
         """The command has its name and its function."""
         self.assertIn("dledger = dledger.cli.entry:main", setup_arguments()["entry_points"])

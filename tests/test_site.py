@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import unittest
 from importlib.util import find_spec
 from pathlib import Path
@@ -43,6 +45,32 @@ class SiteTests(SynchronousTestCase):
         for link in ("other.md", "#no-heading"):
             self.assertEqual(self.made({"index.md": f"# One\n\n[there]({link})\n"})[0], 1, link)
         self.assertEqual(self.made({"index.md": "# One\n\n[there](#one)\n"})[0], 0)
+
+
+@unittest.skipUnless(find_spec("pydoctor"), "pydoctor is not installed: pip install '.[dev]'")
+class DocstringTests(SynchronousTestCase):
+    """The docstrings, from which the pages of the API are made."""
+
+    def problems(self, *places: str | Path) -> list[str]:
+        """What the program prints."""
+        done = subprocess.run([sys.executable, "-m", "tests.docstrings", *places], cwd=site.ROOT, text=True,
+                              capture_output=True, check=True, timeout=120)
+        return done.stdout.splitlines()
+
+    def test_epytext(self) -> None:
+        """Each is sound: an indented block, for one, comes after two colons."""
+        wrong = self.problems("dledger", "protocols")
+        self.assertEqual(wrong, [], "\n" + "\n".join(wrong))
+
+    def test_unsound(self) -> None:
+        """The line and the problem of one that is not."""
+        place = Path(self.mktemp()).absolute()
+        place.mkdir()
+        for before, count in (("a:", 1), ("a::", 0)):
+            (place / "one.py").write_text(f'def f():\n    """\n    {before}\n\n        b\n    """\n')
+            found = self.problems(place)
+            self.assertEqual(len(found), count, found)
+            self.assertTrue(all(line.startswith(f"{place}/one.py:2: ") for line in found), found)
 
 
 class SourcesTests(SynchronousTestCase):

@@ -307,7 +307,7 @@ class AsyncLog:
         @return: the runs of consecutive indexes of the bodies, in order; entries of other writers may lie
             between two runs.
         @raise AppendError: a body was not acknowledged; the error names the others. L{UnknownOutcome
-            <dledger.client.values.UnknownOutcome>} if any body may be in the log without an
+            <dledger.client.errors.UnknownOutcome>} if any body may be in the log without an
             acknowledgement.
         """
         if key is not None:

@@ -154,7 +154,7 @@ class LogClient:
             call only if there are no bodies or they are refused here (pending full, not bytes, too large).
         @param stream: calls with the same object belong together: when a body of one was not acknowledged,
             the unsent bodies of later ones fail. Without it, only those of the same call do.
-        @param headers, key: of each body, see L{append}.
+        @param headers: of each body, see L{append}.
         """
         self._appender.submit(bodies, done, stream, headers)
 
@@ -178,8 +178,8 @@ class LogClient:
             it; each is in the log once, see L{append}. Not in order with other appends.
         @param headers: of each body, see L{append}.
         @return: fires with the runs of consecutive indexes of the bodies, in order. Fails with
-            L{AppendFailed <dledger.client.values.AppendFailed>} or L{UnknownOutcome
-            <dledger.client.values.UnknownOutcome>}, which also report the acknowledged bodies.
+            L{AppendFailed <dledger.client.errors.AppendFailed>} or L{UnknownOutcome
+            <dledger.client.errors.UnknownOutcome>}, which also report the acknowledged bodies.
             Cancelling stops the wait, not the append.
         @raise TypeError, ValueError: these parameters do not go together, or have a wrong type.
         """

@@ -126,7 +126,7 @@ class LoopTransport(asyncio.Protocol):
     """
     A connection of the loop: a protocol for asyncio, a transport for Twisted's protocol.
 
-    Implements L{IPushProducer}.
+    Implements C{IPushProducer}.
     """
 
     _transport: asyncio.Transport
@@ -149,7 +149,7 @@ class LoopTransport(asyncio.Protocol):
             self.protocol.makeConnection(self)
 
     def data_received(self, data: bytes) -> None:
-        """See L{asyncio.Protocol}. An exception ends the connection, and asyncio logs it."""
+        """See C{asyncio.Protocol}. An exception ends the connection, and asyncio logs it."""
         if self.protocol is not None:
             self.protocol.dataReceived(data)
 
@@ -163,12 +163,12 @@ class LoopTransport(asyncio.Protocol):
             self._connections.ended(self)
 
     def pause_writing(self) -> None:
-        """See L{asyncio.Protocol}: much output waits."""
+        """See C{asyncio.Protocol}: much output waits."""
         if self._producer is not None:
             self._producer.pauseProducing()
 
     def resume_writing(self) -> None:
-        """See L{asyncio.Protocol}: it has been sent."""
+        """See C{asyncio.Protocol}: it has been sent."""
         if self._producer is not None:
             self._producer.resumeProducing()
 
@@ -187,7 +187,7 @@ class LoopTransport(asyncio.Protocol):
         self.write(b"".join(data))
 
     def loseConnection(self) -> None:
-        """See L{ITransport.loseConnection}: what is written already is sent first."""
+        """See C{ITransport.loseConnection}: what is written already is sent first."""
         self._transport.close()
 
     def loseWriteConnection(self) -> None:
@@ -198,24 +198,26 @@ class LoopTransport(asyncio.Protocol):
         self._transport.abort()
 
     def registerProducer(self, producer: IPushProducer, streaming: bool) -> None:
-        """See L{IConsumer.registerProducer}; only for producers that stream."""
+        """See C{IConsumer.registerProducer}; only for producers that stream."""
         assert streaming, "a producer that is asked for each piece is not supported"
         self._producer = producer
 
     def unregisterProducer(self) -> None:
-        """See L{IConsumer.unregisterProducer}."""
+        """See C{IConsumer.unregisterProducer}."""
         self._producer = None
 
     def pauseProducing(self) -> None:
-        """See L{IPushProducer.pauseProducing}: read nothing more."""
+        """See C{IPushProducer.pauseProducing}: read nothing more."""
         if not self._transport.is_closing():
             self._transport.pause_reading()
 
     def resumeProducing(self) -> None:
+        """See C{IPushProducer.resumeProducing}: read again."""
         if not self._transport.is_closing():
             self._transport.resume_reading()
 
     def stopProducing(self) -> None:
+        """See C{IPushProducer.stopProducing}: the connection ends."""
         self.loseConnection()
 
     def getPeer(self) -> IPv4Address | IPv6Address:

@@ -4,7 +4,7 @@ A guarded state machine: all calls to it are here, and no exception of any kind 
 
 Rule 1: what leaves the machine is a failed call, C{BaseException} included: C{SystemExit} of a parser of
 commands, C{KeyboardInterrupt}.
-Rule 2: only L{RefusedCommand} is an answer: to its entry, and the machine goes on with the next one.
+Rule 2: only C{RefusedCommand} is an answer: to its entry, and the machine goes on with the next one.
 Rule 3: a machine whose C{apply} or C{restore} failed has no state any more: it is asked nothing else.
 Rule 4: a machine whose C{apply} is a generator gets many entries, any other one entry a call. So every
 failure names its entry, and what becomes of an entry does not depend on where a batch ends, which is another

@@ -124,7 +124,7 @@ class MemberService(MultiService):
     # -- up -----------------------------------------------------------------------------------
 
     def startService(self) -> None:
-        """See L{IService.startService}. Failures are passed to C{failed}."""
+        """See C{IService.startService}. Failures are passed to C{failed}."""
         super().startService()
         if self.config.ignored:
             self.log.info("ignored options: {names}", names=", ".join(self.config.ignored))
@@ -295,7 +295,7 @@ class MemberService(MultiService):
     # -- down ---------------------------------------------------------------------------------
 
     def stopService(self) -> Deferred[None]:
-        """See L{IService.stopService}: an orderly stop within a bounded time."""
+        """See C{IService.stopService}: an orderly stop within a bounded time."""
         return Deferred.fromCoroutine(self._stop())
 
     async def _stop(self) -> None:

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.raft_broker.test_service,tests.raft_broker.test_writer -*-
 """
-The role of a broker whose log is a raft group: its member's.
+The role of a broker whose log is a raft group: its member's::
 
     member follows            slave: no messages, no delayed delivery, metadata come from the master
     member leads              still a slave, until all entries are committed and dispatched

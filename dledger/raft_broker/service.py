@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.raft_broker.test_service -*-
 """
-A broker on a raft log as one Twisted service: a member, and the broker that alone appends to its ledger.
+A broker on a raft log as one Twisted service: a member, and the broker that alone appends to its ledger::
 
     startService   member: ledger open -> broker: queues open, committed messages dispatched, ports
     stopService    leadership handed over -> broker: no more messages, waiting ones answered, queues closed ->

@@ -1,5 +1,5 @@
 """
-The committed part of a ledger as columns: for Spark, in batch and as a stream, and for Arrow without Spark.
+The committed part of a ledger as columns: for Spark, in batch and as a stream, and for Arrow without Spark::
 
     import dledger.spark
 

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.base.test_option_values -*-
 """
-Converts names and values of options from text to those of an L{attrs} class.
+Converts names and values of options from text to those of an C{attrs} class.
 
 An option has a name in snake_case; it may also be written in camelCase, or under an alias from a table. The
 type of its default is the type of the option.

@@ -188,13 +188,13 @@ class NativeReader:
     those of the last append, instead of being decoded again. Pushes and their answers differ in their
     numbers, but not in the ids of group and members.
 
-    @ivar short: by the first L{START_SIZE} bytes of a frame: decodes one that is like the last one, with the
-        result of L{learn}; None for another. @raise WireError: as L{learn}.
-
     Invariant: C{_append_base} are the bytes before the number of bodies, C{_append_texts} those between this
     number and their lengths, C{_append_of_one} both and the number 1, and C{_like} is their decoded form;
     C{_lengths_at} is 0 before the first append.
     The fields for pushes and their answers hold only the texts.
+
+    @ivar short: by the first L{START_SIZE} bytes of a frame: decodes one that is like the last one, with the
+        result of L{learn}; None for another; raises L{WireError} as L{learn} does.
     """
 
     def __init__(self) -> None:

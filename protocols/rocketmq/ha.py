@@ -142,17 +142,17 @@ class _Stream(Protocol):
             self.transport.abortConnection()
 
     def pauseProducing(self) -> None:
-        """See L{IPushProducer}: the transport's buffer is full."""
+        """See C{IPushProducer}: the transport's buffer is full."""
         self.is_congested = True
 
     def resumeProducing(self) -> None:
-        """See L{IPushProducer}: the transport has sent everything."""
+        """See C{IPushProducer}: the transport has sent everything."""
         self._has_unsent = self.is_congested = False
         if not self.is_lost:
             self._drained()
 
     def stopProducing(self) -> None:
-        """See L{IPushProducer}: C{connectionLost} follows."""
+        """See C{IPushProducer}: C{connectionLost} follows."""
 
     def _send(self, parts: Sequence[bytes | memoryview], size: int) -> None:
         """@param size: bytes of all parts."""

@@ -2,7 +2,7 @@
 """
 The cause of each outcome of L{protocols.wire.codes}, and what an operator or a program does about it.
 
-The table in the reference is made of this one (L{tests.reference}). A text is Markdown, with
+The table in the reference is made of this one (C{tests.reference}). A text is Markdown, with
 links as that page has them.
 """
 

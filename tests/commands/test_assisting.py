@@ -19,6 +19,7 @@ class HelpTests(CliCase):
         for names in ((), ("tail",), ("member", "add")):
             asked = self.run_cli("help", *names).stdout
             self.assertEqual(asked, self.run_cli(*names, "--help").stdout, names)
+            self.assertNotIn("...\n", asked.partition("Commands:")[2], "a sentence is cut")
 
     def test_every_command(self) -> None:
         """Each has a first line."""

@@ -99,6 +99,13 @@ class PlanTests(CliCase):
             self.assertExit(self.run_cli("local", "--dir", str(place)), 1, f"{place / name} cannot be used",
                             "name another directory with --dir")
 
+    def test_not_writable(self) -> None:
+        """A directory that cannot be made is named, too."""
+        place = self.directory / "file"
+        place.touch()
+        self.assertExit(self.run_cli("local", "--dir", str(place / "below")), 1,
+                        f"{place / 'below'} cannot be used (Not a directory)", "another directory with --dir")
+
     def test_lock_of_another(self) -> None:
         """A lock that is not a file of this user stops the start with a sentence."""
         self.patch(local.tempfile, "gettempdir", lambda: str(self.directory))

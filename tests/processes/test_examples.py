@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import textwrap
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -90,6 +91,40 @@ class FirstProgramsTests(SynchronousTestCase):
         self.assertEqual(lines, [
             f"line 0 is entry {index}", f"line 1 is entry {index + 1}", f"{index} one", f"{index + 1} two"
         ])
+
+    def program_of(self, page: str) -> str:
+        """The first program of a page, with the members of the group."""
+        found = re.search(r"^    import .*\n(?:\n|    .*\n)+", (ROOT / page).read_text("utf-8"), re.M)
+        assert found is not None, page
+        program, count = re.subn(
+            '^members = ".*"', f"members = {self.group.peers_text!r}", textwrap.dedent(found[0]), flags=re.M)
+        self.assertEqual(count, 1, program)
+        return program
+
+    def test_readme(self) -> None:
+        """The first program that a newcomer runs prints its entry, and the log."""
+        done = subprocess.run(
+            [sys.executable, "-c", self.program_of("README.md")], text=True, capture_output=True,
+            env={**os.environ, **self.environment}, timeout=LONG_S,
+        )
+        self.assertEqual(done.returncode, 0, done.stderr)
+        first, last = done.stdout.splitlines()
+        self.assertIn("body=b'hello'", first)
+        self.assertRegex(last, r"^\d+ b'hello'$")
+
+    def test_tutorial(self) -> None:
+        """The program of the tutorial goes on when the leader is killed; each event is in the log once."""
+        leader = self.group.leader()
+        child = self.begin("-c", self.program_of("docs/tutorial.md"))
+
+        def lines() -> list[str]:
+            return child.log_path.read_text("utf-8").splitlines()
+
+        wait_until(lambda: len(lines()) > 100, seconds=LONG_S, what="some appends")
+        self.group.members[leader].kill()
+        self.assertLess(len(lines()), 1000, "too late: all was appended")
+        wait_until(lambda: any("b'event 999'" in line for line in lines()), seconds=LONG_S, what="the tail")
+        self.assertEqual(self.bodies(), [b"event %d" % number for number in range(1000)])
 
     def check_events(self) -> None:
         """An event goes in by POST, and comes back by GET; one that is not there is a 404."""

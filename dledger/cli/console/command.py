@@ -47,6 +47,8 @@ EXIT_STATUSES: Mapping[int, str] = {
 }
 
 FORMATS = ("text", "json", "raw")
+#: Characters of a command's first sentence in the list of commands: all of them.
+_SENTENCE_MAX = 1000
 
 
 def say(text: str) -> None:
@@ -136,6 +138,13 @@ class Commands(click.Group):
         if failures.is_on:
             failures.write(failure, ends_with)
         sys.exit(ends_with)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list of commands, each with its whole first sentence: C{click} would cut it."""
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, one.get_short_help_str(_SENTENCE_MAX)) for name, one in commands if one])
 
 
 def _end_of(error: click.ClickException | DLedgerError | OSError) -> tuple[int, str]:

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.commands.test_contexts -*-
 """
-Contexts: where groups and brokers are, and which files hold the keys to them, under names, in one TOML file.
+Contexts: where groups and brokers are, and which files hold the keys to them, under names, in one TOML file::
 
     current = "prod"
 

@@ -78,5 +78,5 @@ def _say_default() -> None:
     context = click.get_current_context(silent=True)
     if context is not None and not context.meta.setdefault(f"{__name__}.said", False):
         context.meta[f"{__name__}.said"] = True
-        remark(f"no members named: asking {DEFAULT_MEMBERS}, where twistd dledger listens by default. Name "
-            "others with --peers 'n0-host:port;n1-host:port', DLEDGER_PEERS, or dledger context")
+        remark(f"no members named: asking {DEFAULT_MEMBERS}. Name others with --peers "
+               "'n0-host:port;n1-host:port', DLEDGER_PEERS, or dledger context; dledger local starts some")

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.commands.test_log_copy -*-
 """
-Gives a broker that is stopped the commit log of another one: a master that of its slave.
+Gives a broker that is stopped the commit log of another one: a master that of its slave::
 
     copy and compare -> move the old files to a directory of their own -> give the copy its name
 

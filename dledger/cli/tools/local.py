@@ -378,7 +378,7 @@ def _sentences(plan: Plan, document: JsonObject) -> Iterator[str]:
         yield "    dledger append hello world"
         yield "    dledger tail --from 0"
         yield "    dledger dashboard    # the whole group in a browser; the pages above show one member each"
-        yield f"In a program:  dledger.connect({plan.peers!r})"
+        yield f"In a program:  dledger.connect({plan.peers!r}, exactly_once=True)"
         yield f"Spark:         spark.read.format('dledger').option('bootstrap', '{plan.peers}').load()"
     yield "A member that is killed is started again: kill -9 its process, and see what your program does."
     yield "Ctrl-C ends all. The data stay; the same command goes on with them."
@@ -397,6 +397,7 @@ print("    spark.sql('SELECT count(*), max(index) FROM log').show()")
 def _run_prompt(plan: Plan) -> None:
     """A Python prompt with Spark, until it ends."""
     environment = {**os.environ, "DLEDGER_PEERS": plan.peers}
+    say("starting Spark: ten seconds, more on a busy machine")
     subprocess.run([sys.executable, "-i", "-c", _SHELL], env=environment, check=False)
 
 
@@ -435,10 +436,10 @@ def local(
         raise click.UsageError("--spark reads the log of members: leave --rocketmq out")
     if spark and importlib.util.find_spec("pyspark") is None:
         raise click.ClickException("--spark needs PySpark: pip install 'dledger[spark]'")
-    directory.mkdir(parents=True, exist_ok=True)
     directory = directory.resolve()
     with ExitStack() as ends, interrupted_by_sigterm():
         try:
+            directory.mkdir(parents=True, exist_ok=True)
             ends.enter_context(_locked(directory))
             with _alone():
                 plan = kept_plan(directory / "local.json", "brokers" if rocketmq else "members", members)
@@ -461,5 +462,5 @@ def local(
             say("ending all")
         except OSError as error:
             what = error.filename or directory
-            raise click.ClickException(f"{what} cannot be used ({error.strerror}): move it away, or name "
+            raise click.ClickException(f"{what} cannot be used ({error.strerror}): mend that, or name "
                                        "another directory with --dir") from None

@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.node.test_group_states -*-
 """
 The state of the group between members: a member whose log begins after its own, or that has none, gets
-another one's.
+another one's::
 
     ask one member: pieces in order --whole, checked--> wait until its entry is committed here --> taken up
         |  no answer, a refusal, damage: after a pause the next member, from the beginning

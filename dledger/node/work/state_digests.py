@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.node.test_state_digests -*-
 """
-Compares the state of the group between members, by digests at entries of the log.
+Compares the state of the group between members, by digests at entries of the log::
 
     leader: entry "take a digest" --committed--> each member takes it --a majority has one--> entry "digest"
     member: its digest at that entry is another one --> its state is void, and it gets one from another member

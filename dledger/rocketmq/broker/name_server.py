@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.broker.test_name_server -*-
 """
-Registers this broker and its topics with every name server.
+Registers this broker and its topics with every name server::
 
     103  REGISTER_BROKER: at the start, every 30 s, when the topics have changed, when a connection was lost
     104  UNREGISTER_BROKER: at the end

@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.broker.test_parts -*-
 """
 All parts of one broker, constructed together when its store is opened, and the order in which they receive
-events.
+events::
 
     store, metadata          files and tables
     replication, pipeline, sending    storing messages, replicating them

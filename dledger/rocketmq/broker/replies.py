@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.broker.test_replies -*-
 """
-Replies to requests: a consumer answers a message whose producer waits for the answer.
+Replies to requests: a consumer answers a message whose producer waits for the answer::
 
     324  SEND_REPLY_MESSAGE     325  SEND_REPLY_MESSAGE_V2, the same with short names
     326  PUSH_REPLY_MESSAGE_TO_CLIENT, from the broker to the producer that waits

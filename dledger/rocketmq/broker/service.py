@@ -214,7 +214,7 @@ class BrokerService(Service):
     # -- up --------------------------------------------------------------------------------------
 
     def startService(self) -> None:
-        """See L{IService.startService}. Failures are reported to C{failed}."""
+        """See C{IService.startService}. Failures are reported to C{failed}."""
         super().startService()
         self._threads.start()
         if self.config.ignored:
@@ -331,7 +331,7 @@ class BrokerService(Service):
             self._notify_failed(reason)
 
     def stopService(self) -> Deferred[None]:
-        """See L{IService.stopService}: in order, and bounded in time."""
+        """See C{IService.stopService}: in order, and bounded in time."""
         return Deferred.fromCoroutine(self._stop())
 
     async def _stop(self) -> None:

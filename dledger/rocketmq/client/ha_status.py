@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.broker.client.test_ha_status -*-
 """
-Replication status, requested from RocketMQ brokers, Java's or ours, and from the name servers that know them.
+Replication status, requested from brokers, RocketMQ's or ours, and from name servers that know them::
 
     106  GET_BROKER_CLUSTER_INFO, of a name server: its brokers
     907  GET_BROKER_HA_STATUS, of a broker: its slaves, or its master

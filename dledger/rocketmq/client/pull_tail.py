@@ -4,7 +4,7 @@ The messages of any RocketMQ broker in the order of their log offsets, read with
 
 A RocketMQ broker does not show its log. Its consumers pull queues, and each record contains its log offset,
 so this module merges the queues. Rounds make the result complete: first the broker reports to which offset
-its queues are built, then every queue is read to that offset.
+its queues are built, then every queue is read to that offset::
 
     28 GET_BROKER_RUNTIME_INFO -> how far   21 GET_ALL_TOPIC_CONFIG -> which queues
     30, 31 -> ends of a queue               11 PULL_MESSAGE -> records

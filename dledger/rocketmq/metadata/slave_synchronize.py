@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.broker.metadata.test_slave_synchronize -*-
 """
-A slave's copy of its master's metadata, requested every ten seconds, and the master's answers.
+A slave's copy of its master's metadata, requested every ten seconds, and the master's answers::
 
     21   topics                    201  subscription groups
     43   offsets of consumers      45   offsets of delay levels

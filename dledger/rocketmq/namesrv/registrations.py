@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.namesrv.test_registrations -*-
 """
-The bodies of requests to a name server: the topics that a broker registers.
+The bodies of requests to a name server: the topics that a broker registers::
 
     JSON        {"filterServerList":[],"topicConfigSerializeWrapper":{"dataVersion":..,"topicConfigTable":..}}
     old JSON    the inner object alone, from senders before 3.0.11

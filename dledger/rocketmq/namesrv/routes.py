@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.namesrv.test_routes -*-
 """
 The tables of a name server: brokers by name and by cluster, topics and their queues, and the brokers that
-live.
+live::
 
     cluster -> broker names        broker name -> {id -> address}        topic -> {broker name -> queues}
     (cluster, address) -> last registration, its version, its connection

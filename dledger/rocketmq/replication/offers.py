@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.broker.ha.test_offers -*-
 """
-A slave offers its master sound copies of records that are damaged there.
+A slave offers its master sound copies of records that are damaged there::
 
     master: which are damaged? --> offsets --> ours is sound? --> offer --> taken, or refused with a reason
 

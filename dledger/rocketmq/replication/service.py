@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.broker.ha.test_service -*-
 """
-Replication as a Twisted service: one broker in one role, and the results of its puts.
+Replication as a Twisted service: one broker in one role, and the results of its puts::
 
     put:  refusal() -> append to the log -> submit(end) -> PutStatus
 

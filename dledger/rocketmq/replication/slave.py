@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.broker.ha.test_slave -*-
 """
-A slave's side of replication: stays connected to its master, and stores the bytes that it sends.
+A slave's side of replication: stays connected to its master, and stores the bytes that it sends::
 
     connect -> report -> frames: compare or append, report -> lost -> wait -> connect ...
 

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.broker.ha.test_slave_session -*-
 """
-A slave's decisions on the frames of its master, one session (connection) after the other.
+A slave's decisions on the frames of its master, one session (connection) after the other::
 
     empty ---- first frame ----> following <--- equal up to our end --- comparing
                                                                            |

@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.broker.store.test_checkpoints -*-
 """
 A checkpoint brings everything that is dispatched to stable storage, then records the place up to which that
-is so.
+is so::
 
     DispatchFlush            the place of this moment, and the state of the index
     ... of the log           what index and queues refer to: a commit log's bytes

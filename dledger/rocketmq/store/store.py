@@ -8,7 +8,7 @@ brought to stable storage every ten seconds, and then the place up to which they
 The index by key follows the queues; its flushes are part of the checkpoint, and its failures are no failures
 of the store.
 
-A store is made of parts, and asks them without knowing their kind:
+A store is made of parts, and asks them without knowing their kind::
 
     log          L{StoredLog}: a commit log, or the committed part of a ledger
     checkpoints  L{StoreCheckpoints}: how the place is recorded, one coroutine for each kind of log

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.spark.test_tables,tests.spark.test_tables_cli,tests.spark.test_table_kills -*-
 """
-A Delta table as the target of an export, with the package C{deltalake}.
+A Delta table as the target of an export, with the package C{deltalake}::
 
     OUT/day=2026-11-25/part-<first>-<last>.parquet    or OUT/part-<first>-<last>.parquet
     OUT/_delta_log/<version>.json                     one for each commit: its files and properties

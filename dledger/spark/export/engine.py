@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.spark.test_export_engine -*-
 """
-Runs an export: once, continuously beside a member, or as jobs of Spark.
+Runs an export: once, continuously beside a member, or as jobs of Spark::
 
     plan = ExportPlan.of("store/dledger-n0", "out", {}, follows=False)
     with plan.open() as run:

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.spark.test_export -*-
 """
-A log into files without Spark: each row exactly once, despite interruptions.
+A log into files without Spark: each row exactly once, despite interruptions::
 
     source = ExportSource.of({"path": "store/dledger-n0"})
     with Exporter.open("out", source, ExportSettings()) as exporter:

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.spark.test_export_files -*-
 """
-The directory that an export writes: its files, and how a part gets into it exactly once.
+The directory that an export writes: its files, and how a part gets into it exactly once::
 
     OUT/part-<first>-<last>.parquet            rows of the entries first to last, both inclusive
     OUT/term=3/part-<first>-<last>.parquet     the same with --partition-by term

@@ -41,8 +41,8 @@ class Follower:
     ) -> None:
         """
         @param interval_ms: between two looks at the log without an error; at least 1.
-        @param maintain: called with a table, and whether to forget old versions, too.
-            @raise ExportError: it cannot be done now.
+        @param maintain: called with a table, and whether to forget old versions, too; raises L{ExportError}
+            if it cannot be done now.
         """
         assert interval_ms > 0
         self.on_trouble: Callable[[Exception, int], None] = lambda error, wait_ms: None

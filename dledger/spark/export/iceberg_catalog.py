@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.spark.test_lake -*-
 """
-The catalog of an Iceberg table: SQLite in the directory of the table, or one that others use, too.
+The catalog of an Iceberg table: SQLite in the directory of the table, or one that others use, too::
 
     sqlite:////data/catalog.db, postgresql+psycopg2://host/lake    a data base that SQLAlchemy knows
     http://host:8181, https://host/api/catalog                     a REST catalog

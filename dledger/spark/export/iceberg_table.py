@@ -1,12 +1,12 @@
 # -*- test-case-name: tests.spark.test_tables,tests.spark.test_tables_cli,tests.spark.test_table_kills -*-
 """
-An Iceberg table as the target of an export, with the package C{pyiceberg}.
+An Iceberg table as the target of an export, with the package C{pyiceberg}::
 
     OUT/catalog.db                       SQLite: the catalog; it says which metadata file is the newest
     OUT/log/metadata/, OUT/log/data/     the table C{log} of the namespace C{dledger}
     OUT/_lock                            as in an export of files
 
-With a catalog that others use, too (L{dledger.spark.export.iceberg_catalog}), OUT is the table alone:
+With a catalog that others use, too (L{dledger.spark.export.iceberg_catalog}), OUT is the table alone::
 
     OUT/metadata/, OUT/data/
 

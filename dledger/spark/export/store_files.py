@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.spark.test_export_stores -*-
 """
-An object store as the target of an export into files; L{dledger.spark.export.files} has that of a directory.
+An object store as the target of an export into files; L{dledger.spark.export.files} has that of a directory::
 
     OUT/part-<first>-<last>.parquet        as in a directory
     OUT/_export/<number>.json              how far the export is, and its settings: the highest number counts

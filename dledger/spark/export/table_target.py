@@ -2,7 +2,7 @@
 """
 What tables of every kind have in common as targets of an export.
 
-Each commit of the export adds the rows of a range of offsets, and in the same commit records two properties:
+Each commit of the export adds the rows of a range of offsets, and in the same commit records two properties::
 
     dledger-range    0-99                                 first and last offset of this commit, both inclusive
     dledger-export   {"next": 100, "proof": {...}, ...}   how far the export is, see L{TableState}

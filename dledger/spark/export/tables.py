@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.spark.test_tables -*-
 """
-The export into a table: L{open_export} opens whatever target the settings name.
+The export into a table: L{open_export} opens whatever target the settings name::
 
     source = ExportSource.of({"path": "store/dledger-n0"})
     with open_export("out", source, ExportSettings(to="delta")) as exporter:

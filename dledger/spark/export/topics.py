@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.spark.test_topics -*-
 """
-C{--table-per topic}: the messages of each topic in a table, or a folder, of its own; the log is read once.
+C{--table-per topic}: the messages of each topic in a table, or a folder, of its own; the log is read once::
 
     OUT/_export.json            how far all tables are: rows of offsets before it are in their tables
     OUT/orders/                 the table of topic C{orders}, as an export of its own would make it

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.spark.test_columnar -*-
 """
-Builds the jar of the extension with C{javac}, against the jars of the installed PySpark.
+Builds the jar of the extension with C{javac}, against the jars of the installed PySpark::
 
     python -m dledger.spark.jvm.build
 

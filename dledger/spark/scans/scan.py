@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.spark.test_scan -*-
 """
-A log as Arrow record batches: the base of the Spark source and of the export. Needs no Spark.
+A log as Arrow record batches: the base of the Spark source and of the export. Needs no Spark::
 
     scan = Scan.of({"path": "store/dledger-n0"})
     extent = scan.extent()

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.spark.test_sink_batch,tests.spark.test_sink_crashes -*-
 """
-Appends the rows of one batch, each once, no matter what happened to earlier attempts.
+Appends the rows of one batch, each once, no matter what happened to earlier attempts::
 
     PIECE row row row     PIECE row row DONE        two requests; entries of others may lie between them
 

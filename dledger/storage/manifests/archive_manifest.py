@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.storage.test_archive,tests.storage.test_writers -*-
 """
 The manifest of an archive: what is in it, and how far the log in it goes. A backup is an archive that held
-all that was committed when it was taken.
+all that was committed when it was taken::
 
     archive-0.json, archive-1.json    the manifest, in two slots
     generations/<generation>.json     the manifest of each generation; the last two of them

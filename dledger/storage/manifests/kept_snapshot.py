@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.storage.test_machine_copy -*-
 """
 The snapshots that an archive holds beside the log, as its manifest lists them: of the state machine, and of
-the state of the group (L{dledger.values.ledger.group_state}).
+the state of the group (L{dledger.values.ledger.group_state})::
 
     machine/snapshot-<index>-<term>    of the machine, as the member has it
     machine/group-<index>-<term>       of the group: a snapshot of a machine without a name

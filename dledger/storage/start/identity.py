@@ -67,13 +67,11 @@ IDENTITY_DECLARATION = Struct(
 @attrs.frozen(kw_only=True)
 class Identity:
     """
-    Content of a slot.
+    Content of a slot. Fields without a line here: see the declaration.
 
     @ivar boot_id: of the machine's boot under which the last process ran; empty if not known.
     @ivar group_id: id of the group, see L{dledger.core.election.naming}; empty if it has none yet.
     @ivar members: of the start list, as of L{listed_members}.
-    @ivar was_async, unsure, has_terms, group_term, is_group_known, is_listed, is_foreign, is_proven,
-        incarnation, starts: see the declaration.
     """
 
     group: str

@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.sim.test_pairs -*-
 """
 One schedule of a whole master and its slaves: clients send, pull, pop, end transactions and administrate,
-while machines fail and roles change; then the promises B1 to B18, B21 to B25, B27 and B28 are judged.
+while machines fail and roles change; then the promises B1 to B18, B21 to B25, B27 and B28 are judged::
 
     python -m dledger.testing.brokers --schedules 100 --seed 1
 

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.sim.test_scenarios -*-
 """
-Scripts of events in a group, one command a line; docs/how-to-debug.md lists the commands.
+Scripts of events in a group, one command a line; docs/how-to-debug.md lists the commands::
 
     nodes 3 flush_disk_type=sync
     lead n0

@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.sim.test_raft_clients -*-
 """
 One schedule of a group of brokers on a raft log with the clients of pairs: they send, pull, pop, end
-transactions and administrate while brokers fail and leaders change.
+transactions and administrate while brokers fail and leaders change::
 
     python -m dledger.testing.raft_brokers --schedules 100 --seed 1
 

@@ -7,13 +7,13 @@ other messages overtake each other, and may be lost or delivered twice. Every ti
 
 Checked in every state, by the numbers of docs/invariants.md:
 
-1. a term has one leader;
-2. the commit index of a process does not fall;
-3. equal index and term means an equal entry, there and before;
-4. a committed entry stays: on all members that committed it, on every later leader, and on stable storage of
-   a majority (with changes of the members: when it is committed, on one of the leader's list); an append is
-   answered SUCCESS for a committed entry only;
-5. a leader commits by an entry of its own term.
+  1. a term has one leader;
+  2. the commit index of a process does not fall;
+  3. equal index and term means an equal entry, there and before;
+  4. a committed entry stays: on all members that committed it, on every later leader, and on stable storage
+     of a majority (with changes of the members: when it is committed, on one of the list); an append is
+     answered SUCCESS for a committed entry only;
+  5. a leader commits by an entry of its own term.
 
 And no assertion of the core fails.
 """

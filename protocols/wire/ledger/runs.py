@@ -109,7 +109,7 @@ def checksums(bodies: list[bytes]) -> bytes:
 
 @lru_cache(maxsize=64)
 def words(count: int, form: str) -> Struct:
-    """C{count} big-endian numbers of one form of L{struct}."""
+    """C{count} big-endian numbers of one form of C{struct}."""
     return Struct(f">{count}{form}")
 
 

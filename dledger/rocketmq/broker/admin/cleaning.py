@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.broker.admin.test_cleaning -*-
 """
-Requests to tidy up, and the list of the broker's own topics.
+Requests to tidy up, and the list of the broker's own topics::
 
     305  GET_SYSTEM_TOPIC_LIST_FROM_BROKER    316  CLEAN_UNUSED_TOPIC
     306  CLEAN_EXPIRED_CONSUMEQUEUE           329  DELETE_EXPIRED_COMMITLOG

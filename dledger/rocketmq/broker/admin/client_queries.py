@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.broker.admin.test_client_queries -*-
 """
-Questions of administrators about clients, and to them.
+Questions of administrators about clients, and to them::
 
     204  GET_PRODUCER_CONNECTION_LIST    307  GET_CONSUMER_RUNNING_INFO
     328  GET_ALL_PRODUCER_INFO           309  CONSUME_MESSAGE_DIRECTLY

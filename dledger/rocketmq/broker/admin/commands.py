@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.broker.admin.test_commands -*-
 """
-Requests of administrators: change topics and groups, read the broker's options and status.
+Requests of administrators: change topics and groups, read the broker's options and status::
 
     17   UPDATE_AND_CREATE_TOPIC             25   UPDATE_BROKER_CONFIG
     18   the same for a list of topics       26   GET_BROKER_CONFIG

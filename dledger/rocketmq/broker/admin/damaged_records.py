@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.broker.admin.test_damaged_records -*-
 """
-A master's damaged records, and the sound copies that slaves offer: requests of our own.
+A master's damaged records, and the sound copies that slaves offer: requests of our own::
 
     90908   reports the offsets of the damaged records: {"offsets": [...]}, at most L{REPORTED_MAX}
     90909   offers a copy: C{offset}, and the bytes of the whole record as the body

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.broker.admin.test_queue_queries -*-
 """
-Questions of administrators about queues, and how fast they fill and empty.
+Questions of administrators about queues, and how fast they fill and empty::
 
     315  VIEW_BROKER_STATS_DATA      317  GET_BROKER_CONSUME_STATS
     321  QUERY_CONSUME_QUEUE

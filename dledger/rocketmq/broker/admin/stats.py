@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.broker.admin.test_stats -*-
 """
-Queries of administrators about topics and groups.
+Queries of administrators about topics and groups::
 
     202  GET_TOPIC_STATS_INFO            300  QUERY_TOPIC_CONSUME_BY_WHO
     203  GET_CONSUMER_CONNECTION_LIST    351  GET_TOPIC_CONFIG

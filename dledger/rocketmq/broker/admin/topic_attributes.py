@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.broker.admin.test_topic_attributes -*-
 """
-Attributes of topics, as in 5.x: an administrator adds, changes or removes them with C{+name=value,-name}.
+Attributes of topics, as in 5.x: an administrator adds, changes or removes them with C{+name=value,-name}::
 
     message.type     the type of its messages; RocketMQ's proxy passes it to clients and checks their sends
     queue.type       C{SimpleCQ}: one unit of the consume queue for each message

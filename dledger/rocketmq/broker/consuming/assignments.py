@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.broker.consuming.test_assignments -*-
 """
-The queues of a consumer that lets a broker share them out (C{clientRebalance=false}).
+The queues of a consumer that lets a broker share them out (C{clientRebalance=false})::
 
     400  QUERY_ASSIGNMENT             401  SET_MESSAGE_REQUEST_MODE
 

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.broker.consuming.test_consumers -*-
 """
-The consumer groups: their members, with their connections, and their subscriptions.
+The consumer groups: their members, with their connections, and their subscriptions::
 
     34  HEART_BEAT                    38  GET_CONSUMER_LIST_BY_GROUP
     35  UNREGISTER_CLIENT             46  CHECK_CLIENT_CONFIG

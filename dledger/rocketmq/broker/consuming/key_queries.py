@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.broker.consuming.test_key_queries -*-
 """
-QUERY_MESSAGE (12): the messages of a topic with a key, that were stored within a time.
+QUERY_MESSAGE (12): the messages of a topic with a key, that were stored within a time::
 
     0   messages follow, the oldest first
     22  there is none; or the index has not got so far in L{WAIT_S}

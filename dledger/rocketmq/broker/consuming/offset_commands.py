@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.broker.consuming.test_offset_commands -*-
 """
-Offsets in queues: the committed offsets of groups, the beginnings and ends of queues, and single messages.
+Offsets in queues: the committed offsets of groups, the beginnings and ends of queues, and single messages::
 
     14  QUERY_CONSUMER_OFFSET         31  GET_MIN_OFFSET
     15  UPDATE_CONSUMER_OFFSET        32  GET_EARLIEST_MSG_STORETIME

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.broker.consuming.test_pulls -*-
 """
-PULL_MESSAGE (11): messages of one queue from an offset on, now or as soon as one arrives.
+PULL_MESSAGE (11): messages of one queue from an offset on, now or as soon as one arrives::
 
     0   messages follow                 20  no message matched: ask again, further on
     19  no message yet                  21  the offset is outside: ask at the corrected one

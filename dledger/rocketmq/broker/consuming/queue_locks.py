@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.broker.consuming.test_queue_locks -*-
 """
-Locks for consumption in order: a master lends each queue to one client of a group at a time.
+Locks for consumption in order: a master lends each queue to one client of a group at a time::
 
     41  LOCK_BATCH_MQ    42  UNLOCK_BATCH_MQ
 

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.broker.consuming.test_sql92 -*-
 """
-Expressions over the properties of messages, in the part of SQL 92 that RocketMQ knows.
+Expressions over the properties of messages, in the part of SQL 92 that RocketMQ knows::
 
     a BETWEEN 0 AND 9 AND region IN ('eu', 'us') AND NOT (urgent IS NULL) AND name CONTAINS 'x'
 

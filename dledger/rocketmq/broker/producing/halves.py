@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.broker.sending.test_halves -*-
 """
-The messages of a transaction, all of them ordinary messages of three topics of the broker:
+The messages of a transaction, all of them ordinary messages of three topics of the broker::
 
     half message     waits in L{HALF_TOPIC}, with its real topic and queue among its properties
     the message      when the producer commits: a copy of the half message in its real topic

@@ -5,7 +5,7 @@ The only path of messages into a master's log, for every sender and format::
     checked (each batch) -> put: refused? -> one append -> replication and flush -> status
 
 The messages of one read of a connection are one put: one append, one wait for slaves and for the disk. Its
-L{LogWriter} knows how the log is written and replicated.
+L{LogWriter} knows how the log is written and replicated::
 
     messages = pipeline.checked(batch) + ...        # raises ValueError: this batch cannot be stored
     placed, done = pipeline.put(messages)           # raises NotPut: nothing was stored

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.broker.sending.test_sends -*-
 """
-RocketMQ's rules for a new message, each written once. The readers of requests apply them in order:
+RocketMQ's rules for a new message, each written once. The readers of requests apply them in order::
 
     rule          where                                    refused with
     ------------  ---------------------------------------  ---------------------------------------------

@@ -7,7 +7,7 @@ the files after it, and the records from its beginning on are put again.
 
 The mark, C{indexed} beside the checkpoint, has a place in the log, the names of the first and the last file
 in that state, their number, and the header of the last one. It is written when all are on stable storage. If
-one of them is missing, the index is built again.
+one of them is missing, the index is built again::
 
     closed in order, by us or by RocketMQ     the files are believed
     a crash, and the mark is there            the last file is taken back to the state in the mark

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.broker.popping.test_check_points -*-
 """
-What POP stores in the revive topic, and what a consumer gets to acknowledge with, as RocketMQ writes them.
+What POP stores in the revive topic, and what a consumer gets to acknowledge with, as RocketMQ writes them::
 
     check point (tag ck)        messages of one queue are given to a group until a time
     ack (ack, bAck)             some of them are done: acknowledged, or stored again for a retry

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.broker.popping.test_pops -*-
 """
-Gives the messages of a topic to the consumers of a group that pop them. It answers three requests:
+Gives the messages of a topic to the consumers of a group that pop them. It answers three requests::
 
     POP_MESSAGE (200050)     takes messages; they are invisible to the group's other consumers for a time
     NOTIFICATION (200054)    asks only whether there are messages to take

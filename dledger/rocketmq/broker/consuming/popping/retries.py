@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.broker.popping.test_retries -*-
 """
-The topics of a group's retries, and what lies in them for it.
+The topics of a group's retries, and what lies in them for it::
 
     %RETRY%group+topic    version 2 of the names: ours are written here
     %RETRY%group_topic    version 1, of RocketMQ without C{enableRetryTopicV2}:

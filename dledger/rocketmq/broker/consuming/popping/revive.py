@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.broker.popping.test_revive -*-
 """
-Delivers popped messages again that nobody has acknowledged in time, as PopReviveService does.
+Delivers popped messages again that nobody has acknowledged in time, as PopReviveService does::
 
     start       a master reads the revive topic, from where the last master has finished, into its table
     each due check point    its open messages are stored again in the topic of retries, with one try more; or

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.broker.sending.test_timed -*-
 """
-Messages with a delivery time of their own, as in 5.x: what a producer asks for, and where they wait.
+Messages with a delivery time of their own, as in 5.x: what a producer asks for, and where they wait::
 
     TIMER_DELIVER_MS    at this time, ms since 1970
     TIMER_DELAY_SEC     after this number of seconds

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.broker.sending -*-
 """
-Reads, puts and answers the sends of RocketMQ's producers.
+Reads, puts and answers the sends of RocketMQ's producers::
 
     request -> PlainSends.read, or decoded and LongSends.read -> PutPipeline.put -> SendAnswers
 

@@ -3,7 +3,7 @@
 Asks producers about half messages that nobody has ended (CHECK_TRANSACTION_STATE, 39).
 
 A round begins every C{transaction_check_interval}. It reads the op messages, then walks through the half
-messages from the first that has not ended:
+messages from the first that has not ended::
 
     ended, or gone from the log         the next
     asked C{transaction_check_max} times, or older than the log's files are kept
