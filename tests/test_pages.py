@@ -24,7 +24,7 @@ PLAYED: dict[str, dict[str, tuple[int, str]]] = {
     "operations.md": {
         "Start a member": (3, "tests.test_pages: parsed; many tests start groups"),
         "As a service": (10, _DEPLOY),
-        "Reading the status": (4, _OPERATIONS),
+        "Reading the status": (5, _OPERATIONS),
         "Rolling restart": (1, _OPERATIONS),
         "Changing the members of a running group": (7, _OPERATIONS),
         "A lost majority": (2, "tests.processes.test_runbook"),

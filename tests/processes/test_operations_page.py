@@ -6,8 +6,10 @@ a rolling restart, changes of members, a group without its state, object stores,
 
 from __future__ import annotations
 
+import os
 import re
 import signal
+import urllib.request
 
 from twisted.trial.unittest import SkipTest
 
@@ -56,6 +58,15 @@ class ReadingTests(GroupPageCase):
         for start, has in (("dledger health", "n2"), ("dledger cluster", "leader"), ("dledger events", "n1")):
             said = self.run_printed(documented(start, "Reading the status"), group.peers_text)
             self.assertIn(has, said, start)
+        self.environment["DLEDGER_PEERS"] = group.peers_text
+        dashboard = self.start_printed("dashboard", documented("dledger dashboard", "Reading the status"),
+                                       until="Ctrl-C ends it")
+        (address,) = re.findall(r"http://\S+", dashboard.log_path.read_text("utf-8"))
+        asked = urllib.request.Request(address, headers={"Accept": "text/html"})
+        with urllib.request.urlopen(asked, timeout=60) as page:
+            self.assertIn("Named readers", page.read().decode())
+        os.kill(dashboard.pid, signal.SIGINT)
+        self.assertEqual(dashboard.wait(seconds=60), 0, dashboard.log_tail())
         doctor = documented("dledger doctor", "Reading the status")
         said = self.run_printed(doctor, group.peers_text, others={
             "/var/lib/dledger/n0": str(group.members["n0"].ledger_path)})
