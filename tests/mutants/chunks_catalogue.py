@@ -52,6 +52,13 @@ CHUNK_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], .
     ("chunk-row-comes-back", "checksums of a former tail are sent again after a loss of power", (
         Patch(_SUMS, " or not _is_of(chunk, records, units):", ":"),
     ), {"test": "tests.storage.test_chunk_sums.KeepingTests.test_rows_that_come_back"}),
+    ("chunk-row-stays-torn", "who verifies a member finds a damaged file for ever after a loss of power", (
+        Patch(_SUMS, "(number := torn_row(", "False and (number := torn_row("),
+    ), {"test": "tests.storage.test_chunk_sums.KeepingTests.test_a_start_ends_files_before_torn_rows"}),
+    ("chunk-row-overlaps", "a row is written after one of a former tail that it overlaps", (
+        Patch(_SUMS, "                rows.pop()\n            self._write(base, len(rows)",
+              "                break\n            self._write(base, len(rows)"),
+    ), {"test": "tests.storage.test_chunk_sums.KeepingTests.test_rows_of_a_former_tail_give_way"}),
     ("chunk-refused-for-ever", "a leader pushes the chunk again that its follower has refused", (
         Patch(_DISPATCHER, "        self._chunks_from = pushed.last_index + 1\n", ""),
     ), {"test": "tests.core.test_chunks.LeaderTests.test_a_refused_chunk_is_pushed_entry_by_entry"}),

@@ -148,9 +148,9 @@ class StoredTests(FoldCase):
         named = StatePlace(index, header.term, header.pos, header.chain_crc)._replace(**place)
         return decode_state(encode_state(state, named))
 
-    def problem(self, stored: StoredState) -> str:
+    def problem(self, stored: StoredState, owed_index: int = -1) -> str:
         """What is wrong with it."""
-        return stored_problem(stored, self.invariants, self.mirror)
+        return stored_problem(stored, self.invariants, self.mirror, owed_index)
 
     def test_of_the_past(self) -> None:
         """It says what the log says up to its entry; one from before the log is not judged."""
@@ -167,6 +167,18 @@ class StoredTests(FoldCase):
         self.assertIn("its file is of the entry 9, the log ends at 8", self.problem(self.stored(9)))
         self.mirror.lost.add(3)
         self.assertEqual(self.problem(self.stored(9)), "")
+
+    def test_of_what_is_owed(self) -> None:
+        """It may name an entry of the group that the member owes; it must be right there, too."""
+        self.mirror.terms = []
+        self.assertIn("its file is of the entry 5, the log ends at -1", self.problem(self.stored(5)))
+        self.assertIn("its file is of the entry 5", self.problem(self.stored(5), owed_index=4))
+        self.assertEqual(self.problem(self.stored(5), owed_index=5), "")
+        self.assertIn("p has the slot 3", self.problem(self.stored(5, self.log[:3]), owed_index=5))
+        self.assertIn("its file names", self.problem(self.stored(5, chain_crc=9), owed_index=5))
+        self.assertIn("which nobody wrote", self.problem(self.stored(5, term=9), owed_index=5))
+        self.invariants.committed[5] = 2
+        self.assertEqual(self.problem(self.stored(5, self.log[:3]), owed_index=5), "")
 
 
 class RulesTests(FoldCase):

@@ -7,14 +7,19 @@ from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.base.disk.segment import SegmentList
 from dledger.storage.backups import archive
 from dledger.storage.files.reader import LogReader
+from dledger.storage.files.state_file import STATE_NAME, StateFile
+from dledger.storage.store.file_store import FileStore
+from dledger.testing.group.checks.require import InvariantError
 from dledger.testing.group.focuses import FOCUSES
 from dledger.testing.group.injection.faults import Nemesis
 from dledger.testing.group.injection.keeper import CopyKeeper
 from dledger.testing.group.members.cluster import GroupOptions, SimCluster
 from dledger.testing.group.schedule import run_schedule
-from dledger.testing.world.disk import SimDisk
+from dledger.testing.world.disk import ProcessKilled, SimDisk
+from tests.storage.test_chunk_sums import our_first
 
 _, RUNNING = FOCUSES["copies-of-a-running-group"]
 _, EXPIRING = FOCUSES["copies-of-an-expiring-log"]
@@ -85,6 +90,40 @@ class KeeperTests(SynchronousTestCase):
         self.keeper.judge()
         ends = [copy.end_index for copy in self.keeper.copies]
         self.assertTrue(all(10 <= end <= self.cluster.invariants.last_committed for end in ends), ends)
+
+    def test_findings_that_a_member_knows(self) -> None:
+        """A process ends while its log is cut to begin anew: the next owes entries, and has no damage."""
+        member = self.member
+        member.kill()
+        store = FileStore.open(member.config, member.disk)
+        first = our_first(store.ledger_end_index + 9, 40 * 1024)
+        with mock.patch.object(SegmentList, "drop_last", side_effect=ProcessKilled):
+            self.assertRaises(ProcessKilled, store.truncate_to, first, anew=True)
+        states = StateFile(member.disk, f"{member.config.self_path}/{STATE_NAME}").read()
+        member.disk.end_process()
+        self.assertTrue(member.start())
+        self.assertEqual(member.ledger.ledger_end_index, -1)
+        self.assertGreater(states[0].place.entry_index, 0)
+        self.assertGreater(member.ledger.repair_end_index, 0)
+        member.records.look()
+        files = member.disk.clone()
+        self.keeper._verify(member, files)
+        for name in ("checkpoint", "commitmark"):
+            files.flip_bit(f"{member.config.self_path}/{name}", 40, 1)
+            self.assertRaises(InvariantError, self.keeper._verify, member, files)
+            files = member.disk.clone()
+        self.cluster.run(5)
+        self.assertEqual((member.ledger.ledger_begin_index, member.ledger.repair_end_index), (0, -1))
+        self.keeper._verify(member, member.disk.clone())
+
+    def test_rows_that_a_member_will_end(self) -> None:
+        """A failed write has left a part of a row: that is known until the member keeps house."""
+        files, path = self.member.disk.clone(), f"{self.member.config.self_path}/chunks"
+        files.makedirs(path)
+        files.write_file(f"{path}/{0:020d}", b"torn" * 20)
+        self.assertRaises(InvariantError, self.keeper._verify, self.member, files)
+        self.member.ledger.parts.sums.trouble = "a write failed"
+        self.keeper._verify(self.member, files)
 
     def test_lost_copy_is_noticed(self) -> None:
         """The files of a copy are gone, or another entry is in it."""

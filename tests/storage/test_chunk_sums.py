@@ -10,7 +10,8 @@ from zlib import crc32
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.storage.files.chunk_rows import pack_row, unpack_rows
+from dledger.storage.files.chunk_rows import NO_ROW, pack_row, unpack_rows
+from dledger.storage.start.verify import verify_directory
 from dledger.storage.store.file_store import FileStore
 from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.errors import DLedgerError
@@ -55,6 +56,11 @@ def entries_of(store: FileStore, number: int = 0) -> EntryChunk:
     entries = store.read_chunk(chunks_of(store)[number])
     assert entries is not None
     return entries
+
+
+def raised(error: OSError) -> bytes:
+    """Raise it."""
+    raise error
 
 
 def follower_of(leader: FileStore, upto: int) -> FileStore:
@@ -248,6 +254,72 @@ class KeepingTests(SynchronousTestCase):
         flipped = bytearray(content)
         flipped[len(pack_row(rows[0])) + 9] ^= 1
         self.assertEqual(unpack_rows(bytes(flipped)), rows[:1])
+
+    def files(self) -> list[str]:
+        """Paths of the files with rows."""
+        directory = "base/dledger-n0/chunks"
+        return [f"{directory}/{name}" for name in sorted(self.disk.listdir(directory))]
+
+    def tear(self, path: str, number: int) -> None:
+        """A write of a row has reached the disk in part."""
+        data = bytearray(self.disk.read_file(path))
+        at = number * len(NO_ROW)
+        data[at + 20 : at + len(NO_ROW)] = bytes(len(NO_ROW) - 20)
+        self.disk.write_file(path, bytes(data))
+
+    def damaged(self) -> list[str]:
+        """The files with rows that verification finds damaged."""
+        found = verify_directory(self.disk, "base/dledger-n0").findings
+        return [one.file for one in found if "/chunks/" in one.file]
+
+    def test_a_start_ends_files_before_torn_rows(self) -> None:
+        """A loss of power has torn rows of files that get no other row: nothing finds them after a start."""
+        first, second, *_ = self.files()
+        rows = [unpack_rows(self.disk.read_file(path)) for path in (first, second)]
+        self.tear(first, 0)
+        self.tear(second, 1)
+        self.assertEqual(self.damaged(), [first, second])
+        self.assertEqual(chunks_of(self.again()), [
+            chunk for chunk in self.chunks if chunk not in rows[0] + rows[1][1:]])
+        self.assertEqual(self.damaged(), [])
+        MakingTests().check(self.store)
+
+    def test_house_keeping_ends_files_before_torn_rows(self) -> None:
+        """A write of a row has failed, and has torn it: the next house-keeping ends the file there."""
+        path = self.files()[0]
+
+        def failing(base: int, number: int, data: bytes) -> None:
+            self.tear(path, 1)
+            raise OSError(errno.EIO, "no")
+
+        with mock.patch.object(self.store.parts.sums, "_write", failing):
+            self.store.append_bodies((b"x" * 50,) * 10, 1)
+        self.assertEqual((self.damaged(), chunks_of(self.store)), ([path], []))
+        self.store.maintenance(0, 4, keep_from_index=0)
+        self.assertEqual((self.damaged(), self.store.parts.sums.trouble), ([], ""))
+        self.assertEqual(len(unpack_rows(self.disk.read_file(path))), 1)
+
+    def test_a_file_that_cannot_be_read_costs_its_own_chunks(self) -> None:
+        """A bad block in one of them: a start uses the others."""
+        path, read = self.files()[0], self.disk.read_file
+        with mock.patch.object(self.disk, "read_file", side_effect=lambda asked: read(asked) if (
+                asked != path) else raised(OSError(errno.EIO, "bad block"))):
+            sums = self.again().parts.sums
+            self.assertEqual(sums.trouble, "")
+            last = self.chunks[-1]
+            self.assertEqual(sums.behind(last.first_index, last.position), last)
+
+    def test_rows_of_a_former_tail_give_way(self) -> None:
+        """They came back with a loss of power, and the ledger has other entries there since."""
+        path = self.files()[0]
+        rows = unpack_rows(self.disk.read_file(path))
+        for stale in (rows[1], rows[1]._replace(last_index=rows[0].last_index + 1)):
+            self.disk.write_file(path, b"".join(map(pack_row, (rows[0], stale, stale))) + NO_ROW)
+            self.again()
+            new = rows[1]._replace(first_index=rows[0].last_index + 2)
+            self.store.parts.sums._record(new)
+            self.assertEqual(unpack_rows(self.disk.read_file(path)), [rows[0], new])
+            self.assertEqual(self.damaged(), [])
 
     def test_a_damaged_chunk_is_not_reported(self) -> None:
         """A chunk with a damaged entry is not reported until that is mended."""

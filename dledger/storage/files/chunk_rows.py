@@ -49,9 +49,18 @@ def unpack_rows(data: bytes) -> list[ChunkSum]:
     return found
 
 
+def torn_row(data: bytes) -> int:
+    """
+    Number of the row that ends the rows of a file, though it is none of zeroes; -1: there is none.
+    """
+    number = len(unpack_rows(data))
+    end = number * _ROW.size
+    return number if any(data[end : end + _ROW.size]) else -1
+
+
 def row_damage(data: bytes) -> str:
     """What is wrong with the bytes of a file; empty if nothing is. A row of zeroes ends the rows."""
-    end = len(unpack_rows(data)) * _ROW.size
-    if any(data[end : end + _ROW.size]):
-        return f"the row at {end} does not fit its checksum, or the row before it"
+    number = torn_row(data)
+    if number >= 0:
+        return f"the row at {number * _ROW.size} does not fit its checksum, or the row before it"
     return ""

@@ -9,7 +9,8 @@ alone are not unique in a group with Java members. The file is replaced by a lon
 fits.
 
 Rule: a state is written for an entry that is committed and on stable storage, so no log that a start finds
-ends before it, or has another entry there, unless the files are of two directories: then the state is void.
+ends before it, or has another entry there, unless the files are of two directories, or a process ended while
+it cut its log to begin anew: then the state is void.
 
 An absent file is no error, and neither are slots that are not sound.
 

@@ -359,7 +359,9 @@ class _Verifier:
         damage = _damage(self._disk, path, checkpoint_damage)
         if damage:
             self._report.add(path, f"{damage}. It is a hint, and written again")
-        elif checkpoint is not None and checkpoint[0] > self._report.end_index:
+        elif checkpoint is not None and checkpoint[0] > max(
+            self._report.end_index, self._report.repair_end_index  # (that of the mark is a finding)
+        ):
             self._report.add(path, f"committedIndex={checkpoint[0]} lies after the end "
                              f"{self._report.end_index}", index=checkpoint[0])
 

@@ -11,7 +11,8 @@ same name::
 
 Rule 1: nothing depends on these files. A row that is missing, torn or of other bytes costs time: the
 entries are pushed one by one. So rows are not brought to stable storage, and trouble with these files ends
-their use until the next house-keeping, not the store's.
+their use until the next house-keeping, not the store's. That, and a start, ends each file before a torn row:
+in the file of a full data file nothing else would, and verification would find it until the entries expire.
 Rule 2: what is cut from the ledger is cut here. Should a row of a former tail come back after a loss of
 power, its C{chain_crc}, which continues through all entries before, shows it (L{ChunkSums.read}).
 Rule 3: no chunk has a configuration entry, entries of two terms, or a hole.
@@ -28,7 +29,8 @@ from construct import Int32sb, Struct
 from dledger.base.disk.disk import File, is_no_room
 from dledger.base.disk.file_table import CHUNKS
 from dledger.base.disk.segment import file_name, offsets_in
-from dledger.storage.files.chunk_rows import NO_ROW, pack_row, unpack_rows
+from dledger.base.disk.unreadable import read_copy
+from dledger.storage.files.chunk_rows import NO_ROW, pack_row, torn_row, unpack_rows
 from dledger.storage.files.records import Layout
 from dledger.storage.start.open_ledger import OpenLedger
 from dledger.values.ledger.chunks import UNIT_BYTES, ChunkSum
@@ -47,6 +49,8 @@ from protocols.wire.ledger.entry import (
 _SHORTEST_PART = 8
 #: Most files whose rows stay in memory.
 _FILES_KEPT = 4
+#: The trouble of a member that makes no chunks.
+_OFF = "push_chunk_bytes=0"
 
 _CHAIN_CRC = struct_of(Struct("chain_crc" / Int32sb))
 
@@ -84,18 +88,24 @@ class ChunkSums:
         self._denied: set[int] = set()
         self._names: set[int] = set()
         self._handle: tuple[int, File] | None = None
-        self.trouble = ""
+        self.trouble = "not looked at yet"
         self.try_again()
-        try:
-            if ledger.disk.exists(self._directory):
-                self._names.update(offsets_in(ledger.disk, self._directory)[0])
-            self._prune()
-        except OSError as error:
-            self._failed(error)
 
     def try_again(self) -> None:
         """The files may be usable again. Each row is compared with the ledger before it counts."""
-        self.trouble = "" if self._bytes_max else "push_chunk_bytes=0"
+        if self.trouble in ("", _OFF):
+            return
+        self.trouble = "" if self._bytes_max else _OFF
+        disk = self._ledger.disk
+        try:
+            if disk.exists(self._directory):
+                self._names.update(offsets_in(disk, self._directory)[0])
+            self._prune()
+            for base in sorted(self._names):
+                if (number := torn_row(read_copy(disk, self._path_of(base)))) >= 0:
+                    self._write(base, number, NO_ROW)
+        except OSError as error:
+            self._failed(error)
 
     # -- appends -------------------------------------------------------------------------------------
 
@@ -201,6 +211,10 @@ class ChunkSums:
         base = self._ledger.data.base(chunk.position)
         try:
             rows = self._rows_of(base)
+            while rows and (
+                rows[-1].last_index >= chunk.first_index or rows[-1].end_position > chunk.position
+            ):  # (Of a former tail. It came back with a loss of power; the ledger has grown past it since.)
+                rows.pop()
             self._write(base, len(rows), pack_row(chunk) + NO_ROW)
             rows.append(chunk)
         except OSError as error:
@@ -246,7 +260,7 @@ class ChunkSums:
                 self._release()
             self._names.discard(base)
             self._rows.pop(base, None)
-            self._ledger.disk.unlink(f"{self._directory}/{file_name(base)}")
+            self._ledger.disk.unlink(self._path_of(base))
 
     def _failed(self, error: OSError) -> None:
         self._ledger.hints.failed(self._directory, str(error) or type(error).__name__)
@@ -313,13 +327,15 @@ class ChunkSums:
 
     # -- files -----------------------------------------------------------------------------------
 
+    def _path_of(self, base: int) -> str:
+        return f"{self._directory}/{file_name(base)}"
+
     def _rows_of(self, base: int, *, checked: bool = True) -> list[ChunkSum]:
         """The rows of the data file at C{base}. @param checked: of entries that the ledger has, only."""
         rows = self._rows.get(base)
         if rows is None:
             ledger = self._ledger
-            path = f"{self._directory}/{file_name(base)}"
-            rows = unpack_rows(ledger.disk.read_file(path)) if base in self._names else []
+            rows = unpack_rows(ledger.disk.read_file(self._path_of(base))) if base in self._names else []
             end = ledger.data.file_size + base
             while checked and rows and (
                 rows[-1].last_index > ledger.end_index or rows[-1].end_position > min(ledger.end_position,
@@ -334,7 +350,7 @@ class ChunkSums:
     def _write(self, base: int, number: int, data: bytes) -> None:
         if self._handle is None or self._handle[0] != base:
             self._release()
-            disk, path = self._ledger.disk, f"{self._directory}/{file_name(base)}"
+            disk, path = self._ledger.disk, self._path_of(base)
             if base not in self._names:
                 disk.makedirs(self._directory)
             file = disk.open(path, create=base not in self._names and not disk.exists(path))

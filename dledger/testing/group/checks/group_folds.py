@@ -118,7 +118,7 @@ def held_records(
     invariants: GroupInvariants, mirror: Mirror, end_index: int | None = None
 ) -> list[bytes] | None:
     """
-    The records of a member up to an entry, those before the begin of its log included; None: they are not
+    The records of a member up to an entry, the group's before and after its log included; None: they are not
     known.
 
     @param end_index: None: all that it has.
@@ -127,7 +127,7 @@ def held_records(
     found: list[bytes] = []
     for index in range(end_index + 1):
         term = mirror.term_of(index)
-        term = invariants.committed.get(index, -1) if term < 0 and index < mirror.begin_index else term
+        term = invariants.committed.get(index, -1) if term < 0 else term
         if term < 0 or (index, term) not in invariants.records:
             return None
         found.append(invariants.records[index, term][0])
@@ -266,19 +266,31 @@ def group_problem(group: GroupFold, folded: Folded) -> str:
     return f"it knows {more}, which are forgotten" if more else ""
 
 
-def stored_problem(stored: StoredState, invariants: GroupInvariants, mirror: Mirror) -> str:
-    """How a state in a file differs from the fold of the records up to its entry; empty: it does not."""
-    place = stored.place
+def stored_problem(
+    stored: StoredState, invariants: GroupInvariants, mirror: Mirror, owed_index: int = -1
+) -> str:
+    """
+    How a state in a file differs from the fold of the records up to its entry; empty: it does not.
+
+    @param owed_index: the member has lost entries up to this one, and must get them back: when a process ends
+        in a cut for a log that begins anew, the next one finds no log, and a state that does not count.
+    """
+    place, is_owed = stored.place, mirror.end_index < stored.place.entry_index <= owed_index
     if mirror.lost or place.entry_index < mirror.begin_index - 1:
         return ""
-    if place.entry_index > max(mirror.end_index, mirror.begin_index - 1):
+    if not is_owed and place.entry_index > max(mirror.end_index, mirror.begin_index - 1):
         return f"its file is of the entry {place.entry_index}, the log ends at {mirror.end_index}"
-    term = mirror.term_of(place.entry_index)
+    term = place.term if is_owed else mirror.term_of(place.entry_index)
     if term >= 0:
-        header = decode_header(invariants.records[place.entry_index, term][0])
+        record = invariants.records.get((place.entry_index, term))
+        if record is None:
+            return f"its file names {place}, which nobody wrote"
+        header = decode_header(record[0])
         at = (header.term, header.pos, header.chain_crc)
         if at != place[1:]:
             return f"its file names {place}, the entry is {at}"
+    if is_owed and invariants.committed.get(place.entry_index) != term:
+        return ""  # (It was committed, and acknowledged entries are lost since.)
     records = held_records(invariants, mirror, place.entry_index)
     if records is None:
         return ""

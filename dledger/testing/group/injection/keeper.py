@@ -11,7 +11,7 @@ Rule 1: every entry of a copy is a committed one of the group, at its index, in 
 Rule 2: a copy stays sound, and keeps its end, whatever a run of the operator met.
 Rule 3: a run that fails has a reason: damage, a tail that a power cut has torn and no start has cut, or a
 member that is behind the copy, or begins after its end.
-Rule 4: the files of a running member that nobody damaged have no finding.
+Rule 4: the files of a running member that nobody damaged have no finding that it does not know.
 Rule 5: a new group with a state machine begins with the snapshot of the copy, or, if a machine could not
 start from the copy, is refused.
 """
@@ -22,17 +22,19 @@ import random
 
 import attrs
 
+from dledger.base.disk.file_table import CHUNKS
 from dledger.storage.backups.archive import archive_log, closed_index
 from dledger.storage.backups.reader import archive_batches, opened_archive, verify_archive
 from dledger.storage.backups.restore import RESTORING_NAME, restore_archive
 from dledger.storage.backups.source import ArchiveSource
+from dledger.storage.files.commit_mark import COMMIT_MARK_NAME
 from dledger.storage.files.snapshot_file import check_snapshot
 from dledger.storage.manifests.archive_manifest import SLOT_NAMES, read_archive
 from dledger.storage.manifests.archive_place import DirectoryPlace
 from dledger.storage.manifests.archive_retention import ArchiveRetention, expire_archive
 from dledger.storage.manifests.kept_snapshot import usable_snapshot
 from dledger.storage.start.identity import IDENTITY_NAME
-from dledger.storage.start.verify import verify_directory
+from dledger.storage.start.verify import Finding, verify_directory
 from dledger.storage.store.file_store import FileStore
 from dledger.testing.group.checks.require import require
 from dledger.testing.group.injection.damage import Rot
@@ -187,7 +189,8 @@ class CopyKeeper:
             require(self.knows_damage, COPIES, f"{member.member_id} is sound, and not verified: {error}")
             return
         if not self.knows_damage and member.is_up:
-            require(not found, COPIES, f"{member.member_id} is sound, but has findings: {found[:3]}")
+            news = [one for one in found if not _is_known(member, one)]
+            require(not news, COPIES, f"{member.member_id} is sound, but has findings: {news[:3]}")
         wrong = [one for one in found if one.file != path and not one.file.startswith(f"{path}/")]
         require(not wrong, COPIES, f"{member.member_id}: findings of another directory: {wrong[:3]}")
 
@@ -289,3 +292,14 @@ class CopyKeeper:
                                for at in range(index, batch.last_index + 1))
             require(batch.records == records, COPIES, f"a restored member has other entries from {index} on")
             index = batch.last_index + 1
+
+
+def _is_known(member: SimMember, one: Finding) -> bool:
+    """
+    Whether a member knows of a finding: it must get entries back, as a process ended in a cut for a log that
+    begins anew; or a row of checksums could not be written, and is ended when it keeps house next.
+    """
+    ledger, path = member.ledger, member.config.self_path
+    if one.file == f"{path}/{COMMIT_MARK_NAME}":
+        return 0 <= ledger.repair_end_index == one.index
+    return bool(ledger.parts.sums.trouble) and one.file.startswith(f"{path}/{CHUNKS.name.partition('/')[0]}/")

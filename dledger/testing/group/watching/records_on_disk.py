@@ -165,7 +165,7 @@ class RecordRules:
                 stored = decode_state(slot)
             except WireError:
                 continue  # (It is being written, or was when the power went.)
-            problem = stored_problem(stored, self._invariants, mirror)
+            problem = stored_problem(stored, self._invariants, mirror, member.ledger.repair_end_index)
             self._says("the group", problem, "right", not problem)
 
     def _look_at_mark(self, mark: CommitMark | None, *, is_undisturbed: bool) -> None:
