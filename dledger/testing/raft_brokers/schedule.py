@@ -76,7 +76,7 @@ from dledger.testing.raft_brokers.logged_tables import (
     look_at_tables,
     write_checkpoint,
 )
-from dledger.testing.raft_brokers.raft import MakeRaftBroker, hand_over, node_of
+from dledger.testing.raft_brokers.raft import MakeRaftBroker, hand_over, is_ledger_closed, node_of
 from protocols.wire.rocketmq.layout import METADATA_TOPIC
 from protocols.wire.rocketmq.message import Message
 
@@ -150,6 +150,8 @@ class RaftWorld(ClientWorld):
         self.machines |= {
             name: BrokerMachine(world, name, random.Random(f"{seed} {name}"), make) for name in IDS
         }
+        for machine in self.machines.values():
+            machine.happened = self._happened
         self._master = IDS[0]
         self.traffic = clients_of(self, self, put_s=rng.choice((0.06, 0.15, 0.4)), has_groups=groups)
         self.masters = 0
@@ -262,6 +264,11 @@ class RaftWorld(ClientWorld):
 
         parts.role_changed = role_changed  # type: ignore[method-assign]
 
+    def _happened(self, machine: BrokerMachine) -> None:
+        parts, node = machine.parts, node_of(machine)
+        if not (parts is None or parts.config.role.is_slave) and node is not None and node.is_leader:
+            self.logged.reigns(machine.name, node.term)
+
     # -- faults of a group -----------------------------------------------------------------------
 
     def _cut_off(self, machine: BrokerMachine) -> None:
@@ -332,6 +339,10 @@ class RaftWorld(ClientWorld):
     @staticmethod
     def log_path(machine: BrokerMachine) -> str:
         return log_path(machine)
+
+    @staticmethod
+    def log_has_ended(machine: BrokerMachine) -> bool:
+        return is_ledger_closed(machine)
 
     def _port_of_master(self) -> str:
         """Of its member, for the others; its clients' port has a number."""
