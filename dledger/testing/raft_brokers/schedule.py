@@ -151,7 +151,7 @@ class RaftWorld(ClientWorld):
             name: BrokerMachine(world, name, random.Random(f"{seed} {name}"), make) for name in IDS
         }
         for machine in self.machines.values():
-            machine.happened = self._happened
+            machine.happened = self._hook
         self._master = IDS[0]
         self.traffic = clients_of(self, self, put_s=rng.choice((0.06, 0.15, 0.4)), has_groups=groups)
         self.masters = 0
@@ -251,23 +251,22 @@ class RaftWorld(ClientWorld):
                         f"term {node.term} does not have it"
                     ))
 
-    def _hook(self, machine: BrokerMachine, parts: BrokerParts) -> None:
-        """Let changes come just when a process becomes the master."""
-        if self._hooked.get(machine.name) == machine.boots:
+    def _hook(self, machine: BrokerMachine) -> None:
+        """Let changes come just when a process becomes the master, and note its reign."""
+        parts = machine.parts
+        if parts is None or self._hooked.get(machine.name) == machine.boots:
             return
         self._hooked[machine.name] = machine.boots
         changed = parts.role_changed
 
         def role_changed() -> None:
             changed()
+            node = node_of(machine)
+            if node is not None and not parts.config.role.is_slave:
+                self.logged.reigns(machine.name, node.term)
             self._change_soon(machine, self._own_draws.randrange(4), 100_000)
 
         parts.role_changed = role_changed  # type: ignore[method-assign]
-
-    def _happened(self, machine: BrokerMachine) -> None:
-        parts, node = machine.parts, node_of(machine)
-        if not (parts is None or parts.config.role.is_slave) and node is not None and node.is_leader:
-            self.logged.reigns(machine.name, node.term)
 
     # -- faults of a group -----------------------------------------------------------------------
 
@@ -377,8 +376,6 @@ class RaftWorld(ClientWorld):
         look_at_tables(self.logged, self.machines.values())
         for name, machine in self.machines.items():
             parts, node = machine.parts, node_of(machine)
-            if parts is not None:
-                self._hook(machine, parts)
             if parts is not None and parts.store.is_ready:
                 self.accounts.begins_at(parts.store.log.begin_offset)
                 self.old_files.check(machine, self.machines.values())
