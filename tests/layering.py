@@ -466,7 +466,7 @@ LAYERS: tuple[Layer, ...] = (
         covers=("dledger.testing.raft_brokers",),
         ours=(
             *LEDGER, *BROKER, "dledger.raft_broker", "dledger.rocketmq.broker", *BROKER_ROOMS, "dledger.node",
-            "dledger.testing.brokers", "dledger.testing.world",
+            "dledger.storage.files.commit_mark", "dledger.testing.brokers", "dledger.testing.world",
         ),
         third=(*TWISTED, "click"),
         refused=("dledger.rocketmq.client", "logging", "asyncio"),

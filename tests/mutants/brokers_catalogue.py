@@ -234,6 +234,10 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
         Patch("dledger.rocketmq.store.log.commit_log", "        segments.touch(offset, offset + 1)\n",
               "        pass\n"),
     ), {"test": "tests.broker.store.test_commit_log.OnSimulatedDisk.test_killed_without_marks"}),
+    ("damage-taken-for-a-torn-write", "damage before the end that a mark records ends the log of a master", (
+        Patch("dledger.rocketmq.store.log.log_start",
+              "            check_damage(segments, found, seen.stored_end)\n", "            pass\n"),
+    ), {"test": "tests.broker.store.test_log_recovery.TrustTests"}),
     ("raft-queues-without-abort", "names of queues of a killed raft broker are taken for durable", (
         Patch("dledger.raft_broker.store", "crashed = abort.is_there or mark is None",
               "crashed = abort.is_there"),

@@ -23,6 +23,7 @@ from dledger.rocketmq.store import log_reads
 from dledger.rocketmq.store.log_reads import LogReads, read_records
 from dledger.rocketmq.store.queries import offset_at
 from dledger.rocketmq.store.store import MessageStore
+from dledger.testing.brokers.exams import memory_papers
 from dledger.testing.brokers.exams.exam import LAST_PAPERS, PAPERS, Exam, examine
 from dledger.testing.brokers.exams.examiner import Examiner
 from dledger.testing.brokers.exams.lasting_papers import Loan
@@ -154,6 +155,20 @@ class ExamTests(PairCase):
                              lambda self, data: None)
             self.assertFound("memory_paper", "an offset was 3", ConsumerOffsets, "load",
                              lambda self, data: None)
+
+    def test_what_is_due_before_a_kill(self) -> None:
+        """It may come twice then, and not after an orderly end."""
+        def kill(exam: Examiner) -> bool:
+            exam._world.master_machine.kill()
+            return is_ordered
+
+        with mock.patch.object(Examiner, "restarts", lambda exam: True), \
+                mock.patch.object(Examiner, "restart", kill), \
+                mock.patch.object(memory_papers, "KEPT_S", 5.0):
+            is_ordered = False
+            self.assertEqual(self.failure("memory_paper"), "")
+            is_ordered = True
+            self.assertIn("after a restart ['klevel', 'klevel'", self.failure("memory_paper"))
 
     def test_new_master_voids_a_paper(self) -> None:
         """Another master has other answers."""

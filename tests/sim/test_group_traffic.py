@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 from unittest import mock
 
 import attrs
@@ -14,10 +15,12 @@ from dledger.testing.brokers.group_traffic import (
     GRAVE_GROUP,
     MEMBER_GROUP,
     POPPED_GROUP,
+    UNLOCK,
     GroupStories,
     plain_message,
 )
 from dledger.testing.brokers.pair_schedule import PairFocus, PairWorld, run_pair_schedule
+from dledger.testing.brokers.rig.asking import ClientMachine
 from dledger.testing.raft_brokers.schedule import run_raft_schedule
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.message import Message, encode_properties
@@ -81,6 +84,22 @@ class BrokenTests(PairCase):
         """A queue is lent to two clients."""
         with mock.patch.object(QueueLocks, "_take", return_value=True):
             self.assertBroken(23, self.world, 20)
+
+    def test_a_queue_that_is_given_back_late(self) -> None:
+        """A client without an answer may lose a queue that it has borrowed again: another one has it."""
+        ask = ClientMachine.ask
+
+        async def without_answer(
+            client: ClientMachine, target: str, code: int, *rest: Any, **more: Any
+        ) -> RemotingCommand | None:
+            answer = await ask(client, target, code, *rest, **more)
+            return None if code == UNLOCK else answer
+
+        world = self.world(8)
+        with world.bugs.listening(), mock.patch.object(ClientMachine, "ask", without_answer):
+            world.clock.run_until(12_000_000)
+            with mock.patch.object(QueueLocks, "_take", return_value=True):
+                world.clock.run_until(20_000_000)
 
     def test_b24(self) -> None:
         """An option that was changed with success, and was not."""

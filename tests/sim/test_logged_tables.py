@@ -14,7 +14,7 @@ from dledger.rocketmq.store.records.records import NewMessage
 from dledger.testing.brokers.rig.accounts import PairBroken
 from dledger.testing.brokers.rig.machine import BrokerMachine
 from dledger.testing.raft_brokers.logged_tables import look_at_tables
-from dledger.testing.raft_brokers.raft import node_of
+from dledger.testing.raft_brokers.raft import hand_over, node_of
 from dledger.testing.raft_brokers.schedule import RaftWorld
 from protocols.wire.rocketmq.message import Host
 
@@ -142,6 +142,22 @@ class SlaveTests(LoggedTablesCase):
         self.run_for(3.0)
         self.put(slave, "g1", 9)
         self.assertRaises(PairBroken, self.look)
+
+
+    def test_a_reign_between_two_looks(self) -> None:
+        """A master whose first changes were never committed, and which is none any more at the next look."""
+        former = self.slaves[0]
+        self.master.call(hand_over, self.master, former.name)
+        while self.parts_of(former).config.role.is_slave:
+            self.run_for(0.001)
+        for broker in (self.master, *self.slaves):
+            broker.kill()
+        former.start()
+        self.run_for(3.0)
+        self.put(former, "g1", 9)
+        compared = self.rig.logged.compared
+        self.look()
+        self.assertEqual(self.rig.logged.compared, compared)
 
 
 class MasterTests(LoggedTablesCase):

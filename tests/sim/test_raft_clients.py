@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import attrs
@@ -20,8 +21,15 @@ from dledger.testing.brokers.rig.accounts import (
     REFUSED,
     PairBroken,
 )
-from dledger.testing.brokers.rig.states import records_of
+from dledger.testing.brokers.rig.machine import BrokerMachine
+from dledger.testing.brokers.rig.states import (
+    NO_MESSAGE,
+    check_stopped,
+    has_ended_in_order,
+    records_of,
+)
 from dledger.testing.raft_brokers.kept_offsets import KeptOffsets
+from dledger.testing.raft_brokers.raft import is_ledger_closed
 from dledger.testing.raft_brokers.schedule import RaftWorld, check_once, run_raft_schedule
 
 KEY = ("G", "T1", 0)
@@ -125,7 +133,7 @@ def _all_is_committed(log: RaftLog, committed_index: int) -> bool:
 
 
 class ChecksTests(RaftCase):
-    """B20, B26 and B29, broken by hand in a calm world."""
+    """B20, B26, B27 and B29, broken by hand in a calm world."""
 
     def setUp(self) -> None:
         self.world = world = RaftWorld(1, faults=("nothing",))
@@ -161,6 +169,45 @@ class ChecksTests(RaftCase):
         self.assertBroken(20, check_once, "m", known, records)
         sent[2].queue_offset += 1
         self.assertBroken(20, world._check_place, "m", sent[2], places)
+
+    def test_b27(self) -> None:
+        """A member that cannot write its ledger while its broker ends in order says nothing of its log."""
+        world = self.world
+        slaves = [one for one in world.machines.values() if one is not world.master_machine]
+        said = []
+
+        def ended(machine: BrokerMachine) -> None:
+            path = world.log_path(machine)
+            check_stopped(machine, path, is_ledger_closed)
+            said.append((has_ended_in_order(machine), is_ledger_closed(machine)))
+            if said[-1][1]:
+                machine.disk.open(max(machine.disk.files_below(path))).pwrite(b"x", 0)
+            judged = is_ledger_closed if said[-1][1] else has_ended_in_order
+            self.assertBroken(27, check_stopped, machine, path, judged)
+
+        for machine in slaves:
+            machine.exits = ended
+            machine.stop()
+        slaves[0].disk.fail_under(world.log_path(slaves[0]))
+        world.clock.run_until(11_000_000)
+        self.assertEqual(sorted(said), [(True, False), (True, True)])
+
+    def test_a_bad_page_beside_what_is_no_message(self) -> None:
+        """Records that are no messages are not among those that cannot be read."""
+        world, machine = self.world, self.world.master_machine
+        for _ in range(20):
+            world._append_strangely(machine)
+        world.clock.run_until(9_000_000)
+        log, path = self.parts.store.log, world.log_path(machine)
+        data = b"".join(machine.disk.files_below(path).values())
+        self.assertGreater(data.count(NO_MESSAGE), 20)
+        places = {one.physical_offset for one in records_of(self.parts)}
+        pages = world.bad_logs.pages
+        for number in range(60):
+            found = pages.spoil(machine.name, machine.disk, path, before=log.end_offset,
+                                rng=random.Random(number), lead=log.record_lead)
+            self.assertTrue(places.issuperset(one.physical_offset for one in found))
+        self.assertGreater(len(pages), 5)
 
     def test_b29(self) -> None:
         """What was acknowledged is missing, and what was deleted is there."""

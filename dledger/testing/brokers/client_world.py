@@ -24,7 +24,7 @@ from dledger.testing.brokers.pair_faults import CLIENT, OTHER_CLIENT, SECOND_US,
 from dledger.testing.brokers.rig.accounts import ACKED, TrafficRecord, require_pair
 from dledger.testing.brokers.rig.asking import ClientMachine
 from dledger.testing.brokers.rig.machine import CLIENT_PORT, BrokerMachine
-from dledger.testing.brokers.rig.states import check_stopped
+from dledger.testing.brokers.rig.states import check_stopped, has_ended_in_order
 from dledger.values.errors import StoreError
 
 #: Simulated seconds with faults, and after them at most until all is delivered and equal.
@@ -109,6 +109,11 @@ class ClientWorld(PairFaults):
         """A page of a log cannot be read."""
         self.bad_logs.spoil(machine)
 
+    @staticmethod
+    def log_has_ended(machine: BrokerMachine) -> bool:
+        """Whether a machine says that its log was closed in order."""
+        return has_ended_in_order(machine)
+
     # -- the course ------------------------------------------------------------------------------
 
     def run(self) -> None:
@@ -119,7 +124,9 @@ class ClientWorld(PairFaults):
         """
         with self.bugs.listening():
             for machine in self.machines.values():
-                machine.exits = partial(check_stopped, log_path=self.log_path(machine))
+                machine.exits = partial(
+                    check_stopped, log_path=self.log_path(machine), log_has_ended=self.log_has_ended,
+                )
                 self.clock.after(int(self.fault_rng.random() * 500_000), machine.start)
             self.begin_load()
             self.clock.after(3 * SECOND_US if self.has_clients else 1, self.harm)

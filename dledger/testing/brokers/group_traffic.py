@@ -95,6 +95,8 @@ class GroupStories:
         self._others = (traffic.client, other)
         #: The one that has the lent queue: client, broker and process; until when, ms since 1970.
         self._holder: tuple[int, tuple[str, tuple[int, int]], int] | None = None
+        #: Clients, and processes that may still carry out a request of theirs to give the queue back.
+        self._unsure: set[tuple[int, tuple[str, tuple[int, int]]]] = set()
         self._was_reset = False
         other.asked = traffic.client.asked
 
@@ -386,7 +388,10 @@ class GroupStories:
     # -- queues that are lent ----------------------------------------------------------------------
 
     async def _lend(self, index: int) -> None:
-        """B23. One of two clients asks for a queue, has it for a while, and gives it back."""
+        """
+        B23. One of two clients asks for a queue, has it for a while, and gives it back. If this last request
+        has no answer, it may be carried out while the client has the queue again.
+        """
         draws, world, client = self._draws, self._world, self._others[index]
         body = json.dumps({
             "consumerGroup": LOCK_GROUP, "clientId": f"{CLIENT_ID}-{index}", "mqSet": [LOCKED],
@@ -404,11 +409,13 @@ class GroupStories:
             require_pair(holder is None or holder[0] == index or holder[1] != process
                          or holder[2] < world.wall_ms(), 23,
                          f"a queue is lent to client {index}, and another one has it")
-            self._holder = index, process, world.wall_ms() + 55_000
+            if (index, process) not in self._unsure:
+                self._holder = index, process, world.wall_ms() + 55_000
             await client.pause(draws.random())
             if self._holder is not None and self._holder[0] == index:
                 self._holder = None
-            await client.ask(target, UNLOCK, {}, body)
+            if await client.ask(target, UNLOCK, {}, body) is None:
+                self._unsure.add((index, (target, world.process_of(target))))
 
 
 def plain_message(world: TrafficWorld, draws: random.Random, topic: str) -> ProducedMessage:

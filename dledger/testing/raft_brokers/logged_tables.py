@@ -220,15 +220,23 @@ class LoggedTables:
 
     # -- slaves ----------------------------------------------------------------------------------
 
+    def _view(self, name: str) -> _View:
+        return self._views.setdefault(name, _View(_Fold(self._changes)))
+
+    def reigns(self, name: str, term: int) -> None:
+        """A broker is the master, perhaps only until the next look."""
+        view = self._view(name)
+        view.last_term = max(view.last_term, term)
+
     def look(self, machine: BrokerMachine, parts: BrokerParts, term: int) -> None:
         """Compare the tables of a broker. @param term: of its member."""
-        view = self._views.setdefault(machine.name, _View(_Fold(self._changes)))
+        view = self._view(machine.name)
         if view.boots != machine.boots:
             view.boots = machine.boots
             view.is_new = True
         offset = parts.store.reput.offset
         if not parts.config.role.is_slave:
-            view.last_term = max(view.last_term, term)
+            self.reigns(machine.name, term)
         elif offset > self.end or offset < view.high or not parts.store.is_ready:
             return  # a start dispatches again, and makes the tables older for a while
         view.high = max(view.high, min(offset, self.end))

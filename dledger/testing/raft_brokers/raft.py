@@ -15,6 +15,7 @@ from dledger.node.threads import MemberThreads
 from dledger.raft_broker.service import RaftBrokerService
 from dledger.rocketmq.broker.options.config import broker_from_mapping
 from dledger.rocketmq.broker.service import BrokerPorts, BrokerProcess
+from dledger.storage.files.commit_mark import COMMIT_MARK_NAME, MarkFile
 from dledger.testing.brokers.rig.machine import CLIENT_PORT, SMALL, BrokerMachine, MadeBroker, ProcessParts
 from dledger.values.ledger.config import DLedgerConfig
 from dledger.values.option_values import with_values
@@ -80,6 +81,13 @@ def node_of(machine: BrokerMachine) -> Node | None:
     """The member of its running process."""
     service = machine.made.service if machine.is_up and hasattr(machine, "made") else None
     return service.member.node if isinstance(service, RaftBrokerService) else None
+
+
+def is_ledger_closed(machine: BrokerMachine) -> bool:
+    """Whether a member, which closes its ledger after its broker has ended, says that it has done so."""
+    path = f"/store/dledger-{machine.name}"
+    mark = MarkFile.form.newest(machine.disk.files_below(path).get(f"{path}/{COMMIT_MARK_NAME}", b""))
+    return mark is not None and mark[1].clean
 
 
 def hand_over(machine: BrokerMachine, name: str) -> None:

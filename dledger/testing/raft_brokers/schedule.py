@@ -76,7 +76,7 @@ from dledger.testing.raft_brokers.logged_tables import (
     look_at_tables,
     write_checkpoint,
 )
-from dledger.testing.raft_brokers.raft import MakeRaftBroker, hand_over, node_of
+from dledger.testing.raft_brokers.raft import MakeRaftBroker, hand_over, is_ledger_closed, node_of
 from protocols.wire.rocketmq.layout import METADATA_TOPIC
 from protocols.wire.rocketmq.message import Message
 
@@ -150,6 +150,8 @@ class RaftWorld(ClientWorld):
         self.machines |= {
             name: BrokerMachine(world, name, random.Random(f"{seed} {name}"), make) for name in IDS
         }
+        for machine in self.machines.values():
+            machine.happened = self._hook
         self._master = IDS[0]
         self.traffic = clients_of(self, self, put_s=rng.choice((0.06, 0.15, 0.4)), has_groups=groups)
         self.masters = 0
@@ -249,15 +251,19 @@ class RaftWorld(ClientWorld):
                         f"term {node.term} does not have it"
                     ))
 
-    def _hook(self, machine: BrokerMachine, parts: BrokerParts) -> None:
-        """Let changes come just when a process becomes the master."""
-        if self._hooked.get(machine.name) == machine.boots:
+    def _hook(self, machine: BrokerMachine) -> None:
+        """Let changes come just when a process becomes the master, and note its reign."""
+        parts = machine.parts
+        if parts is None or self._hooked.get(machine.name) == machine.boots:
             return
         self._hooked[machine.name] = machine.boots
         changed = parts.role_changed
 
         def role_changed() -> None:
             changed()
+            node = node_of(machine)
+            if node is not None and not parts.config.role.is_slave:
+                self.logged.reigns(machine.name, node.term)
             self._change_soon(machine, self._own_draws.randrange(4), 100_000)
 
         parts.role_changed = role_changed  # type: ignore[method-assign]
@@ -333,6 +339,10 @@ class RaftWorld(ClientWorld):
     def log_path(machine: BrokerMachine) -> str:
         return log_path(machine)
 
+    @staticmethod
+    def log_has_ended(machine: BrokerMachine) -> bool:
+        return is_ledger_closed(machine)
+
     def _port_of_master(self) -> str:
         """Of its member, for the others; its clients' port has a number."""
         return self._master
@@ -366,8 +376,6 @@ class RaftWorld(ClientWorld):
         look_at_tables(self.logged, self.machines.values())
         for name, machine in self.machines.items():
             parts, node = machine.parts, node_of(machine)
-            if parts is not None:
-                self._hook(machine, parts)
             if parts is not None and parts.store.is_ready:
                 self.accounts.begins_at(parts.store.log.begin_offset)
                 self.old_files.check(machine, self.machines.values())

@@ -240,6 +240,30 @@ class TrustTests(SynchronousTestCase):
         log.abandon()
         self.assertEqual(open_log(disk, is_slave=True).end_offset, end)
 
+    def test_damage_before_a_mark_that_does_not_count(self) -> None:
+        """An unreadable checkpoint looks like another program's: what our mark records is no torn write."""
+        disk = MemoryDisk()
+        log = open_log(disk)
+        filled(log, 3)
+        log.flush()
+        messages, flushed = messages_in(log), log.end_offset
+        filled(log, 4)
+        end = log.end_offset
+        log.abandon()
+        disk.write_file("base/checkpoint", encode_checkpoint(Checkpoint(physic_msg_timestamp=1)))
+        self.assertEqual(open_log(disk.clone()).end_offset, end)
+        for offset in (messages[2].physical_offset, messages[-1].physical_offset):
+            twin = disk.clone()
+            written(twin, offset + 4, b"\xbd" * 8)
+            error = self.assertRaises(DirectoryError, open_log, twin.clone())
+            self.assertIn(f"is damaged at {offset} (", str(error))
+            self.assertIn(f"records up to {flushed} were on stable storage", str(error))
+            self.assertEqual(open_log(twin.clone(), is_slave=True).end_offset, offset)
+            twin.unlink(f"base/{LOG_MARK_NAME}")
+            self.assertEqual(open_log(twin).end_offset, offset)
+        written(disk, flushed + 4, b"\xbd" * 8)
+        self.assertEqual(open_log(disk).end_offset, flushed)
+
     def test_java_went_on_after_our_end(self) -> None:
         """Our clean mark, then RocketMQ appends and crashes: its records are found."""
         disk = MemoryDisk()

@@ -131,7 +131,9 @@ class WrittenTests(SynchronousTestCase):
         log: Any = mock.Mock(end_offset=110_592, file_size=4096)
         whole, torn = 0x1E000, 0xE000  # the two bytes in front were lost
         for left in ((), ("base/commitlog/00000000000000135168",)):
-            seen = LogSeen(mark=None, crashed=True, offsets=(0, 106_496), left_over=left, checkpoint=None)
+            seen = LogSeen(
+                mark=None, stored_end=0, crashed=True, offsets=(0, 106_496), left_over=left, checkpoint=None,
+            )
             limit = written_below(seen, log)
             self.assertEqual(limit, (139_264 if left else 110_592) + FILES_LOST_MAX * 4096)
             self.assertGreater(limit, whole)

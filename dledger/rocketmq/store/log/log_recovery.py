@@ -11,6 +11,8 @@ no such record, and a slave receives it again. In a log that RocketMQ wrote it s
 follows.
 Rule 3a: after a crash a blank is in doubt, too, if its size is not that of the rest of its file: a part of it
 was written.
+Rule 3b: a master whose log would end at damage, before the end that any mark of ours records, refuses to
+start, also if another program has opened the store since: what was on stable storage is no torn write.
 Rule 4: a blank at the end stays, although RocketMQ would drop it: slaves may have it already.
 Rule 5: the bytes after the end are zeroed, durably, before an append.
 
@@ -23,6 +25,7 @@ import attrs
 
 from dledger.base.disk.disk import Disk
 from dledger.base.disk.segment import Listing, SegmentList, file_name, list_segments
+from dledger.rocketmq.store.log.log_mark import LOG_MARK_NAME
 from dledger.rocketmq.store.records.records import MIN_BLANK_SIZE, check_record, store_timestamp_of
 from dledger.values.errors import DirectoryError
 from protocols.wire.errors import WireError
@@ -125,6 +128,21 @@ def check_nothing_follows(segments: SegmentList, end: LogEnd) -> None:
                 "copy of the file back (a slave has one); or, to give up everything after the damage, move "
                 "the files after it away"
             )
+
+
+def check_damage(segments: SegmentList, end: LogEnd, stored_end: int) -> None:
+    """
+    Check that the log does not end at damage to bytes that were on stable storage.
+
+    @param stored_end: all bytes before it once were, although another program may have used the log since.
+    @raise DirectoryError: they are damaged; a cut there would hide the records after the damage.
+    """
+    if end.why and end.offset < stored_end:
+        raise DirectoryError(
+            f"{segments.path(segments.base(end.offset))} is damaged at {end.offset} ({end.why}), and records "
+            f"up to {stored_end} were on stable storage. Put a sound copy of the file back (a slave has "
+            f"one); or remove {LOG_MARK_NAME} to give up everything after the damage"
+        )
 
 
 def start_after_crash(segments: SegmentList, safe_timestamp_ms: int) -> int:

@@ -18,6 +18,7 @@ from dledger.rocketmq.store.log.log_mark import LOG_MARK_NAME, LogMark, read_log
 from dledger.rocketmq.store.log.log_recovery import (
     OPTION,
     LogEnd,
+    check_damage,
     check_first,
     check_nothing_follows,
     find_end,
@@ -44,12 +45,14 @@ class LogSeen:
     The state of a log at a start, before any change.
 
     @ivar mark: the log mark, if it can be trusted; else None.
+    @ivar stored_end: the end that our newest mark records, trusted or not; 0 without one.
     @ivar crashed: the last run did not end in order.
     @ivar offsets: offsets of the log's files.
     @ivar left_over: paths of files that a crash left behind.
     """
 
     mark: LogMark | None
+    stored_end: int
     crashed: bool
     offsets: tuple[int, ...]
     left_over: tuple[str, ...]
@@ -88,7 +91,10 @@ def inspect_log(config: StoreConfig, disk: Disk, *, checkpoint: bytes | None, is
     offsets, left_over = list_log_files(
         disk, config.commit_log_path, size, None if mark is None else mark.end_offset
     )
-    return LogSeen(mark=mark, crashed=is_aborted, offsets=offsets, left_over=left_over, checkpoint=checkpoint)
+    return LogSeen(
+        mark=mark, stored_end=0 if found is None else found[1].end_offset, crashed=is_aborted,
+        offsets=offsets, left_over=left_over, checkpoint=checkpoint,
+    )
 
 
 def find_log_end(segments: SegmentList, seen: LogSeen, *, is_slave: bool) -> LogEnd:
@@ -97,7 +103,7 @@ def find_log_end(segments: SegmentList, seen: LogSeen, *, is_slave: bool) -> Log
 
     @param seen: the current state of the directory.
     @param is_slave: cut damage that no crash explains instead of refusing it: a master has the records.
-    @raise DirectoryError: files that the mark records are gone.
+    @raise DirectoryError: files or records that the mark records are gone, or damaged.
     @raise OSError: reading failed.
     """
     mark = seen.mark
@@ -111,6 +117,8 @@ def find_log_end(segments: SegmentList, seen: LogSeen, *, is_slave: bool) -> Log
         found = find_end(segments, start, crashed=seen.crashed, is_strict=is_slave)
         if not (is_slave or seen.crashed):
             check_nothing_follows(segments, found)
+        if not is_slave:
+            check_damage(segments, found, seen.stored_end)
         return found
     if segments.offsets and 0 <= mark.begin_offset < segments.offsets[0]:
         first = segments.path(mark.begin_offset)

@@ -153,10 +153,15 @@ class Examiner:
         """Whether the exam may last for more than half a minute: of one seed in six."""
         return random.Random(f"{self._world.seed} waits").random() < 1 / 6
 
-    def restart(self) -> None:
-        """End the master, by an order, a kill or a loss of power; another process starts on its disk."""
+    def restart(self) -> bool:
+        """
+        End the master, by an order, a kill or a loss of power; another process starts on its disk.
+
+        @return: whether the process ends in order.
+        """
         machine, rng = self._world.master_machine, random.Random(f"{self._world.seed} how it ends")
-        if rng.random() < 0.5:
+        ends_in_order = rng.random() < 0.5
+        if ends_in_order:
             machine.stop()
             if rng.random() < 0.5:
                 self._world.clock.after(500_000, machine.lose_power)  # the process has ended by then
@@ -164,6 +169,7 @@ class Examiner:
             machine.kill()
         else:
             machine.lose_power()
+        return ends_in_order
 
     def require(self, condition: bool, sentence: str) -> None:
         """@raise ExamVoid: it may be because the master has changed. @raise PairBroken: B25."""

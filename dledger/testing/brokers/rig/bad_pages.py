@@ -7,6 +7,7 @@ import random
 
 import attrs
 
+from dledger.testing.brokers.rig.states import NO_MESSAGE
 from dledger.testing.world.host import MachineDisk
 from dledger.testing.world.platter import PAGE_BYTES
 from protocols.wire.ledger.entry import BLANK_MAGIC
@@ -84,7 +85,7 @@ class BadPages:
 
 
 def _messages(data: bytes, lead: int) -> list[Message]:
-    """The messages in a file of a log."""
+    """The messages in a file of a log, without what strangers have appended."""
     found, at = [], 0
     while len(data) - at >= START_SIZE:
         first, second = START.unpack_from(data, at)
@@ -92,7 +93,8 @@ def _messages(data: bytes, lead: int) -> list[Message]:
         size, is_blank = (second, first == BLANK_MAGIC) if lead else (first, second == MAGIC_BLANK)
         if is_blank or size <= 0 or at + size > len(data):
             break
-        found.append(decode_message(data[at + lead : at + size]))
+        if not data.startswith(NO_MESSAGE, at + lead):
+            found.append(decode_message(data[at + lead : at + size]))
         at += size
     return found
 

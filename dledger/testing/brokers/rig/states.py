@@ -121,20 +121,31 @@ def check_ahead(name: str, parts: BrokerParts) -> None:
                  f"up to {indexed}; it ends at {end}")
 
 
-def check_stopped(machine: BrokerMachine, log_path: str) -> None:
-    """
-    B27, of a process that has been stopped and says that it ended in order: its abort file is gone. (An index
-    that could not be written is built again: it is not judged where a disk was made to fail. Queues are not
-    where somebody has put back the marks of earlier ones. A process that was killed may have left a part of a
-    new table.)
+def has_ended_in_order(machine: BrokerMachine) -> bool:
+    """Whether a store says so: its abort file is gone."""
+    return not machine.disk.exists(ABORT_PATH)
 
-    @param log_path: of the files of its log.
+
+def check_stopped(
+    machine: BrokerMachine, log_path: str,
+    log_has_ended: Callable[[BrokerMachine], bool] = has_ended_in_order,
+) -> None:
+    """
+    B27, of a process that has been stopped and says that it ended in order. (An index that could not be
+    written is built again: it is not judged where a disk was made to fail. Queues are not where somebody has
+    put back the marks of earlier ones. A process that was killed may have left a part of a new table.)
+
+    @param log_path: of the files of its log. @param log_has_ended: whether it says so of its log.
     """
     disk = machine.disk
-    if disk.death is not None or disk.exists(ABORT_PATH):
+    if disk.death is not None:
         return
+    paths = (
+        *((log_path,) if log_has_ended(machine) else ()),
+        *(STORED_PATHS if has_ended_in_order(machine) else ()),
+    )
     left = [
-        name for path in (log_path, *STORED_PATHS)
+        name for path in paths
         if not (machine.may_fail and path == INDEX_PATH or machine.has_old_marks and path == QUEUES_PATH)
         for name, data in disk.files_below(path).items()
         if not (disk.is_durable(name, 0, len(data)) or name.endswith(".tmp"))
