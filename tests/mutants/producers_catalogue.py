@@ -235,6 +235,9 @@ PRODUCER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]]
         Patch(_KEEPER, "        if self._ledger.holes.end_index < self._folds_from:\n",
               "        if False:\n"),
     ), {"test": f"{_KEEPING}.HoleTests.test_a_hole_that_may_name_producers"}),
+    ("fold-of-what-rots", "the state is folded from records that nobody has checked", (
+        Patch(_KEEPER, "read_range(index, end_index=self", "read_unchecked(index, end_index=self"),
+    ), {"test": f"{_KEEPING}.HoleTests.test_damage_that_only_the_fold_meets"}),
     # -- large states, digests, and the order to begin anew
     ("captured-page-changes", "a page of producers changes though a capture has it", (
         Patch(_STATE, "        if page is None or number in self._captured:\n", "        if page is None:\n"),

@@ -77,6 +77,27 @@ class InvariantTests(SynchronousTestCase):
         reported = self.broken(1, lambda: self.invariants.answers(self.follower, request, response))
         self.assertIn("voted", reported)
 
+    def test_a_vote_counts_after_its_member_is_lost(self) -> None:
+        """9: for the candidate that has it, and if it counted alone."""
+        others = [one for one in self.cluster.members.values() if one is not self.leader]
+
+        def elected() -> None:
+            self.invariants.seen[self.leader.member_id].led_term = -1
+            self.invariants.stepped(self.leader, self.leader.core.member)
+
+        for other in others:
+            self.invariants.forget(other)
+        elected()
+        self.invariants._lost_votes = {(*key, "n9") for *key, _ in self.invariants._lost_votes}
+        self.assertIn("by votes of", self.broken(9, elected))
+
+    def test_an_unsure_vote_that_is_lost(self) -> None:
+        """9: it counts with all others only, as before."""
+        self.invariants._unsure_votes.update((one, self.state.term) for one in self.cluster.members)
+        for one in self.cluster.members.values():
+            self.invariants.forget(one)
+        self.assertEqual(self.invariants._lost_votes, set())
+
     def test_commit_falls(self) -> None:
         """2: a commit index never falls."""
         self.state.committed_index = 1

@@ -21,7 +21,7 @@ from dledger.values.errors import DLedgerError
 from dledger.values.ledger.group_state import GroupState, Known, Marked
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
-from protocols.wire.ledger.entry import decode_header
+from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, decode_header
 from protocols.wire.ledger.own.own_entries import (
     SESSION_CHANNEL,
     STATE_CHANNEL,
@@ -440,11 +440,16 @@ class HoleTests(KeeperCase):
         """One byte of its body is another one, at the next start."""
         position = self.store.position_of(index)
         self.store.abandon()
+        self.rot(position + 60)
+        self.store = FileStore.open(self.config, self.disk)
+
+    def rot(self, position: int) -> None:
+        """One bit of the data files flips."""
         base = max(one for one in self.offsets if one <= position)
         file = self.disk.open(f"{ROOT}/data/{base:020d}", create=False)
-        file.pwrite(b"?", position - base + 60)
+        byte = file.pread(1, position - base)
+        file.pwrite(bytes((byte[0] ^ 0x40,)), position - base)
         file.close()
-        self.store = FileStore.open(self.config, self.disk)
 
     def setUp(self) -> None:
         super().setUp()
@@ -459,6 +464,29 @@ class HoleTests(KeeperCase):
         self.store.fill_hole(sound, is_committed=True)
         self.assertEqual(self.store.holes, ())
         self.assertKnown()
+
+    def test_damage_that_only_the_fold_meets(self) -> None:
+        """
+        A hole is mended, and another record has become rotten meanwhile: in any byte of its header, before an
+        entry with a mark, in it, or after it. Nothing is known until that is mended, too.
+        """
+        for index in (2, 3, 5):
+            for at in range(ENTRY_HEADER_SIZE):
+                self.disk, self.config = SimDisk(random.Random(at)), config_of()
+                self.store = FileStore.open(self.config, self.disk)
+                self.store.append_bodies((bytes(50),) * 3, 1)
+                begin_session(self.store, "p", 1)
+                number(self.store, "p")
+                self.store.append_bodies((bytes(50),) * 4, 1)
+                self.offsets = [0]
+                commit(self.store)
+                sound = [entry_at(self.store, one) for one in (0, index)]
+                self.damage(0)
+                self.rot(self.store.position_of(index) + at)
+                self.store.fill_hole(sound[0], is_committed=True)
+                self.assertIsNone(self.store.group, (index, at))
+                self.store.fill_hole(sound[1], is_committed=True)
+                self.assertEqual(self.judged(0), (Known.REPEATED, 4), (index, at))
 
     def test_a_hole_before_the_state_does_not_matter(self) -> None:
         """The file says what its entries said."""

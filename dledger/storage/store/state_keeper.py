@@ -128,15 +128,11 @@ class StateKeeper:
         """
         Look at some entries from C{index} on. @return: the last one, and the marks.
 
-        @raise DamagedEntryError: one with a mark is damaged.
+        @raise DamagedEntryError: the first one is damaged, so nobody knows whether it, or one after it, has
+            a mark.
         """
-        end_index = self._ledger.end_index
-        batch = self._reads.read_unchecked(index, end_index=end_index, max_bytes=_SCAN_BYTES)
-        marks, end_index = marks_in(batch), index + batch.count - 1
-        if marks:
-            batch = self._reads.read_range(index, end_index=end_index, max_bytes=_SCAN_BYTES)
-            marks, end_index = marks_in(batch), index + batch.count - 1
-        return end_index, marks
+        batch = self._reads.read_range(index, end_index=self._ledger.end_index, max_bytes=_SCAN_BYTES)
+        return index + batch.count - 1, marks_in(batch)
 
     def begin_unnumbered(self) -> None:
         """

@@ -88,6 +88,8 @@ class GroupInvariants:
         self._leaders: dict[int, str] = {}
         self._votes: dict[tuple[str, int], str] = {}
         self._unsure_votes: set[tuple[str, int]] = set()
+        #: Voter, term, candidate: of members that lost their directory later. The candidate has the vote.
+        self._lost_votes: set[tuple[str, int, str]] = set()
 
     @property
     def elections(self) -> int:
@@ -103,7 +105,9 @@ class GroupInvariants:
         """A member has lost its directory: it knows neither its entries nor its votes any more."""
         self.seen[member.member_id] = _Seen()
         self._wiped.add(member.member_id)
-        self._votes = {key: vote for key, vote in self._votes.items() if key[0] != member.member_id}
+        votes = {key: vote for key, vote in self._votes.items() if key[0] == member.member_id}
+        self._lost_votes.update((*key, vote) for key, vote in votes.items() if key not in self._unsure_votes)
+        self._votes = {key: vote for key, vote in self._votes.items() if key not in votes}
 
     def forget_committed(self, known_index: int) -> None:
         """Committed entries after C{known_index} may be lost; a mark on a disk may still have them."""
@@ -347,6 +351,7 @@ class GroupInvariants:
         require(member_id in voters, 9, f"{member_id} leads term {term}, not a voter of {sorted(voters)}")
         unsure = {one for one in voters if (one, term) in self._unsure_votes}
         gave = {one for one in voters if self._votes.get((one, term)) == member_id} - unsure
+        gave |= {one for one in voters if (one, term, member_id) in self._lost_votes}
         if len(voters) == 1 or not (gave or unsure):
             return  # it asked nobody
         require(2 * len(gave) > len(voters) or len(gave | unsure) == len(voters), 9,
