@@ -169,6 +169,13 @@ _ELECTIONS = (
     Mutant("forgotten-term-obeys", "a member with a new disk follows a leader that its vote has deposed", (
         Patch(ELECTOR, "if not self._witnesses.confirm(leader_id):", "if False:"),
     ), script="forgotten_term"),
+    Mutant("vote-of-a-lost-process", "a vote counts although the connection of the voter has ended since", (
+        Patch(ELECTOR, "        self._granted.discard(peer_id)\n", ""),
+    ), script="lost_voter"),
+    Mutant("vote-of-a-lost-process-comes", "a vote counts that comes after its voter's end", (
+        Patch(ELECTOR, "            self.on_request_failed(peer_id, request_id, \"disconnected\")\n",
+              "            pass\n"),
+    ), test="tests.core.test_campaign.CampaignTests.test_a_vote_of_a_process_that_ended"),
     Mutant("forgetful-witnesses", "a member with a new disk believes others with new disks", (
         Patch("dledger.core.election.term_witnesses", "(self._unsure if is_unsure else self._sure).add(",
               "self._sure.add("),

@@ -124,11 +124,18 @@ class LeaderElector:
 
     def peer_disconnected(self, peer_id: str) -> None:
         """
-        The leader's connection is gone: it has a beat and a half to come back on another one.
+        A voter's connection is gone: its process may have ended, and the next one may have lost its
+        directory. That one may follow a leader of an earlier term (rule 8) before this round ends, so its
+        vote is void, also one that is still on its way.
 
-        Only with pre-votes (a broken connection alone must not depose a leader), and not for a Java leader,
-        which opens its next connection with its next heartbeat.
+        The leader's connection is gone: it has a beat and a half to come back on another one. Only with
+        pre-votes (a broken connection alone must not depose a leader), and not for a Java leader, which opens
+        its next connection with its next heartbeat.
         """
+        self._granted.discard(peer_id)
+        self._unsure.discard(peer_id)
+        for request_id in [one for one, asked_id in self._outstanding.items() if asked_id == peer_id]:
+            self.on_request_failed(peer_id, request_id, "disconnected")
         member, config = self.member, self.member.config
         interval_ms = self.patience.interval_ms()
         if peer_id != member.leader_id or not config.pre_vote or interval_ms == 0:
