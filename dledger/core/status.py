@@ -11,7 +11,7 @@ from dledger.core.replication.dispatcher import EntryDispatcher
 from dledger.core.state.member_state import MemberState
 from dledger.core.state.ports import LedgerView
 from dledger.values.ledger.holes import Hole
-from protocols.wire.ledger.codes import WIRE_VERSION
+from protocols.wire.ledger.codes import WIRE_FLAG_UNSURE_VOTE, WIRE_VERSION
 from protocols.wire.ledger.memberships import MemberLists, ReportedMembership, encode_reported
 from protocols.wire.ledger.messages import MetadataResponse
 
@@ -142,7 +142,8 @@ def metadata_of(member: MemberState) -> MetadataResponse:
     """The members and the leader, as known to C{member}."""
     return MetadataResponse(
         group=member.config.group, remote_id=None, leader_id=member.leader_id, term=member.term,
-        wire_version=WIRE_VERSION, peers=member.membership.addresses,
+        wire_version=WIRE_VERSION | (WIRE_FLAG_UNSURE_VOTE if member.is_unsure else 0),
+        peers=member.membership.addresses,
         role=member.role.value,
         begin_index=member.view.ends.begin_index, end_index=member.ledger_end_index,
         committed_index=member.committed_index, group_id=member.group_name.id,

@@ -96,6 +96,21 @@ class CampaignTests(SynchronousTestCase):
         self.assertEqual(len(votes), 2)
         self.assertEqual(bench.role, "candidate")
 
+    def test_a_vote_of_a_process_that_ended(self) -> None:
+        """It does not count, whether it came before or comes afterwards; those of the others do."""
+        bench = voter(members=5, pre_vote=False)
+        for peer_id in ("n1", "n2", "n3", "n4"):
+            bench.core.member.peers.heard(peer_id, 1, bench.core.member.out.now_ms)
+        votes = sent(bench.run_until(VoteRequest), VoteRequest)
+        for peer_id, request_id, _ in votes[:1]:
+            bench.step(ev.ResponseReceived(peer_id=peer_id, request_id=request_id, response=granted(4)))
+        for peer_id, _, _ in votes[:2]:
+            bench.step(ev.PeerDisconnected(peer_id=peer_id))
+        for at, role in ((1, "candidate"), (2, "candidate"), (3, "leader")):
+            peer_id, request_id, _ = votes[at]
+            bench.step(ev.ResponseReceived(peer_id=peer_id, request_id=request_id, response=granted(4)))
+            self.assertEqual(bench.role, role)
+
     def test_quorum_of_votes_leads(self) -> None:
         """One vote of two peers is enough with the own one."""
         bench, votes = self.voting()

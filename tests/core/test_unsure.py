@@ -20,7 +20,7 @@ from protocols.wire.ledger.messages import (
     VoteRequest,
     VoteResponse,
 )
-from tests.core.helpers import Bench, ListLedger, batch, kinds, of_type, push, sent, vote_request
+from tests.core.helpers import Bench, ListLedger, batch, heart_beat, kinds, of_type, push, sent, vote_request
 
 
 def unsure(*terms: int, **options: Any) -> Bench:
@@ -30,6 +30,11 @@ def unsure(*terms: int, **options: Any) -> Bench:
 
 class LostDirectoryTests(SynchronousTestCase):
     """A member with an empty directory: it has forgotten its terms, too."""
+
+    def witnessed(self, bench: Bench) -> None:
+        """The leader of term 3 speaks for the first time, and another voter is in its term."""
+        for asked in of_type(bench.request(heart_beat("n1", 3, 200)), fx.SendRequest):
+            bench.answer(asked, MetadataResponse(term=3, leader_id="n1", wire_version=WIRE_VERSION))
 
     def reported(self, bench: Bench, end_index: int) -> None:
         """The leader says where its ledger ends."""
@@ -43,12 +48,14 @@ class LostDirectoryTests(SynchronousTestCase):
         """The leader of an entry's term may have been elected by this member, and counted it as a holder."""
         for forgot_terms in (False, True):
             bench = Bench.make(term=0, is_unsure=True, forgot_terms=forgot_terms)
+            self.witnessed(bench)
             bench.request(push(PushType.TRUNCATE, batch(0, 3), term=3))
             self.assertEqual(bench.core.member.is_unsure, forgot_terms)
 
     def test_a_member_is_sure_after_its_flush(self) -> None:
         """With sync it is sure when it has all that the leader had, and not before that is flushed."""
         bench = Bench.make(term=0, is_unsure=True, forgot_terms=True, flush_disk_type="sync")
+        self.witnessed(bench)
         bench.request(push(PushType.TRUNCATE, batch(0, 3), term=3))
         self.reported(bench, 1)
         effects = bench.request(push(PushType.APPEND, batch(1, 3), term=3))

@@ -166,6 +166,24 @@ _ELECTIONS = (
     Mutant("forgotten-terms-known", "a member with a new disk is sure at the first entry of any term", (
         Patch(REPLICA, "start_term=TERM_MAX if recovered.forgot_terms else term", "start_term=term"),
     ), test="tests.core.test_unsure"),
+    Mutant("forgotten-term-obeys", "a member with a new disk follows a leader that its vote has deposed", (
+        Patch(ELECTOR, "if not self._witnesses.confirm(leader_id):", "if False:"),
+    ), script="forgotten_term"),
+    Mutant("vote-of-a-lost-process", "a vote counts although the connection of the voter has ended since", (
+        Patch(ELECTOR, "        self._granted.discard(peer_id)\n", ""),
+    ), script="lost_voter"),
+    Mutant("vote-of-a-lost-process-comes", "a vote counts that comes after its voter's end", (
+        Patch(ELECTOR, "            self.on_request_failed(peer_id, request_id, \"disconnected\")\n",
+              "            pass\n"),
+    ), test="tests.core.test_campaign.CampaignTests.test_a_vote_of_a_process_that_ended"),
+    Mutant("forgetful-witnesses", "a member with a new disk believes others with new disks", (
+        Patch("dledger.core.election.term_witnesses", "(self._unsure if is_unsure else self._sure).add(",
+              "self._sure.add("),
+    ), test="tests.core.test_term_witnesses"),
+    Mutant("witnesses-of-any-term", "a member with a new disk believes voters that are in another term", (
+        Patch("dledger.core.election.term_witnesses", "if response.term == self.member.term == self._term:",
+              "if True:"),
+    ), test="tests.core.test_term_witnesses"),
     Mutant("sure-before-flush", "with sync, a member with a new disk is sure of unflushed entries", (
         Patch("dledger.core.replication.leader_claims",
               "if not self.member.config.is_sync or self.member.flushed_index >= index:", "if True:"),

@@ -15,6 +15,7 @@ Rule 5: what is there for Java's members alone is in L{dledger.core.election.jav
 Rule 6: what a member answers to candidates is in L{dledger.core.election.voter}.
 Rule 7: the vote of a member that may have lost acknowledged entries (C{is_unsure}), its own as a candidate
 included, counts only if every member gives its vote.
+Rule 8: whom a member follows that has lost its directory is in L{dledger.core.election.term_witnesses}.
 
 Knows time as C{now_ms} and chance as the random source it was given.
 
@@ -30,6 +31,7 @@ from typing import Protocol
 import attrs
 
 from dledger.core.election.java_elections import JAVA_ROUND_MS, PROBE_TERM, JavaElections
+from dledger.core.election.term_witnesses import TermWitnesses
 from dledger.core.election.voter import LONGER_LOG, LeaderPatience, Voter
 from dledger.core.state.member_state import MemberState
 from protocols.wire.codes import ResponseCode
@@ -100,6 +102,7 @@ class LeaderElector:
     _not_ready: set[str] = attrs.Factory(set)
     _is_split: bool = False
     _has_yielded: bool = False
+    _witnesses: TermWitnesses = attrs.Factory(lambda self: TermWitnesses(self.member), takes_self=True)
     _java: JavaElections = attrs.Factory(lambda self: JavaElections(self.member), takes_self=True)
     voter: Voter = attrs.Factory(
         lambda self: Voter(self.member, self.patience, self._java, self._wait_for_round), takes_self=True
@@ -121,11 +124,18 @@ class LeaderElector:
 
     def peer_disconnected(self, peer_id: str) -> None:
         """
-        The leader's connection is gone: it has a beat and a half to come back on another one.
+        A voter's connection is gone: its process may have ended, and the next one may have lost its
+        directory. That one may follow a leader of an earlier term (rule 8) before this round ends, so its
+        vote is void, also one that is still on its way.
 
-        Only with pre-votes (a broken connection alone must not depose a leader), and not for a Java leader,
-        which opens its next connection with its next heartbeat.
+        The leader's connection is gone: it has a beat and a half to come back on another one. Only with
+        pre-votes (a broken connection alone must not depose a leader), and not for a Java leader, which opens
+        its next connection with its next heartbeat.
         """
+        self._granted.discard(peer_id)
+        self._unsure.discard(peer_id)
+        for request_id in [one for one, asked_id in self._outstanding.items() if asked_id == peer_id]:
+            self.on_request_failed(peer_id, request_id, "disconnected")
         member, config = self.member, self.member.config
         interval_ms = self.patience.interval_ms()
         if peer_id != member.leader_id or not config.pre_vote or interval_ms == 0:
@@ -354,7 +364,8 @@ class LeaderElector:
         was heard from it now.
 
         @param interval_ms: see L{heard_leader}.
-        @return: SUCCESS, or UNKNOWN_MEMBER, UNEXPECTED_MEMBER, EXPIRED_TERM, INCONSISTENT_LEADER.
+        @return: SUCCESS, or UNKNOWN_MEMBER, UNEXPECTED_MEMBER, EXPIRED_TERM, INCONSISTENT_LEADER,
+            TERM_NOT_READY.
         """
         member = self.member
         if not member.knows(leader_id):
@@ -365,6 +376,8 @@ class LeaderElector:
         assert term == member.term, "the term gate stands first"
         if member.leader_id is None:
             assert leader_id is not None
+            if not self._witnesses.confirm(leader_id):
+                return ResponseCode.TERM_NOT_READY
             if member.voted_for is None:
                 member.vote(leader_id)  # rule 2: no other candidate of this term gets this vote
             self.roles.become_follower(leader_id)

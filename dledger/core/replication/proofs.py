@@ -18,11 +18,10 @@ from __future__ import annotations
 import attrs
 
 from dledger.core.state.member_state import MemberState
-from dledger.values.ledger.membership import Membership
+from dledger.values.ledger.membership import Membership, decoded_memberships
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.bounds import INDEX_MAX
 from protocols.wire.ledger.codes import WIRE_VERSION
-from protocols.wire.ledger.memberships import decode_reported
 from protocols.wire.ledger.messages import (
     GetRequest,
     GetResponse,
@@ -127,7 +126,7 @@ class BeginProof:
                 self._said = LeaderBegins(
                     leader_id=leader_id, term=term, lowest=response.begin_index,
                     highest=response.begin_index, end_index=response.end_index,
-                    memberships=_memberships(response.configuration),
+                    memberships=decoded_memberships(response.configuration),
                 )
         elif isinstance(response, GetResponse):
             if response.code is ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN:
@@ -143,13 +142,3 @@ class BeginProof:
         """No answer; the next TRUNCATE asks again."""
         if request_id == self._asked_id:
             self._asked_id = None
-
-
-def _memberships(text: str) -> tuple[Membership, ...]:
-    try:
-        return tuple(
-            Membership(index=one.index, term=one.term,
-                       **one.members._asdict()) for one in decode_reported(text)
-        )
-    except ValueError:
-        return ()  # of a later version; the entry that it sends is refused with a reason

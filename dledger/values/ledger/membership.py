@@ -20,6 +20,7 @@ import attrs
 from dledger.values.addresses import parse_address
 from dledger.values.quorum import held_by
 from protocols.wire.ledger.codes import MEMBERS_MAX
+from protocols.wire.ledger.memberships import decode_reported
 
 #: Changes of a membership.
 ADD, PROMOTE, REMOVE, MOVE = "add", "promote", "remove", "move"
@@ -142,3 +143,14 @@ def _check_member(member_id: str, address: str) -> None:
                          f"'/' "
                          "and blanks")
     parse_address(address)
+
+
+def decoded_memberships(text: str) -> tuple[Membership, ...]:
+    """The memberships that METADATA reports; none if a later version wrote them."""
+    try:
+        return tuple(
+            Membership(index=one.index, term=one.term,
+                       **one.members._asdict()) for one in decode_reported(text)
+        )
+    except ValueError:
+        return ()  # (The entry itself is refused with a reason.)

@@ -105,10 +105,11 @@ WIRE_FLAG_MACHINE_RUNS = 1 << 24
 WIRE_FLUSH_TIME_SHIFT = 16
 WIRE_FLUSH_TIME_MASK = 0x3F
 
-# A flag in an answer to a vote.
+# A flag in answers to votes and to METADATA.
 
 #: In an answer UNKNOWN to a vote: the vote is given, but the voter may have lost entries that it had
-#: acknowledged. The vote counts only if every member of the group gives its vote.
+#: acknowledged. The vote counts only if every member of the group gives its vote. In an answer to METADATA:
+#: such would be its vote.
 WIRE_FLAG_UNSURE_VOTE = 0x200
 
 # Flags in an answer to METADATA.
