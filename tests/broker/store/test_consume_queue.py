@@ -266,6 +266,23 @@ class QueueContract(_Case):
                     self.assertTrue(again.put(*unit))
                 again.write()
 
+    def test_unknown_units_of_an_earlier_process(self) -> None:
+        """A start finds the end of the log among units that say that nobody knows them, wherever it is."""
+        root, gone = self.root, range(5, 9)
+        for end in range(1, 17):
+            self.root = f"{root}{end}"
+            queue = self.open()
+            put = self.fill(queue, 17)
+            queue.write()
+            queue.close()
+            file = self.disk.open(f"{self.root}/{0:020d}")
+            file.pwrite(UNIT.pack(-1, FILLER_SIZE, 0) * len(gone), gone[0] * UNIT_SIZE)
+            file.close()
+            queue = self.open(is_trusted=True, log_end=put[end - 1][1] + 100)
+            is_hidden = gone[0] <= end <= gone[-1] + 1  # the log completes the queue then
+            self.assertEqual((queue.next_index, queue.has_lost), (5 if is_hidden else end, is_hidden), end)
+            queue.close()
+
     def test_zeroes_end_it(self) -> None:
         """Untrusted, a queue ends where there is no unit, whatever is after it."""
         queue = self.open()

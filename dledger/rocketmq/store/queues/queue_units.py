@@ -103,12 +103,15 @@ class QueueUnits:
             unit = self._unit(index, mends=False)
             if unit is not None:
                 return index, unit
-            if index in self.mended:  # nobody knows it, or its neighbours
-                while index in self.mended and self._unit(index, mends=False) is None:
-                    index += step
-                continue
             bad = self._in_bad_parts(index)
-            index = max(bad) + 1 if step > 0 else min(bad) - 1
+            if bad and index not in self.mended:
+                index = max(bad) + 1 if step > 0 else min(bad) - 1
+                continue
+            # Nobody knows it, or its neighbours. (An earlier process may have made them again.)
+            while (end - index) * step > 0 and self._unit(index, mends=False) is None and (
+                index in self.mended or not self._in_bad_parts(index)
+            ):
+                index += step
         return index, None
 
     def neighbours(self, index: int) -> tuple[int, Unit | None, int, Unit | None]:
