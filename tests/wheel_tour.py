@@ -38,7 +38,8 @@ def main() -> None:
     with dledger.connect(str(said["peers"]), timeout=60.0) as log:
         log.append_many([b"row %d" % number for number in range(1000)])
         log.append(b"end")
-    member = Path(str(said["members"][0]["directory"]))  # type: ignore[index]
+        leader = log.metadata().leader_id  # (A follower may be one entry late.)
+    (member,) = [one["directory"] for one in said["members"] if one["id"] == leader]  # type: ignore
     end(process)
     subprocess.run([COMMAND, "export", str(member), "out"], check=True, timeout=300)
     import pyarrow.parquet as parquet
@@ -52,6 +53,7 @@ def main() -> None:
         assert broker.put("orders", b"a", queue_id=0).status == "PUT_OK"
     end(process)
     sys.stdout.write(f"{dledger.__version__}: {rows} rows, one message, Python {sys.version.split()[0]}\n")
+    sys.stdout.flush()
     os._exit(0)
 
 
