@@ -11,8 +11,8 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
-#: The release that this source becomes, and that it is not yet. (setup.py reads this line.)
-VERSION = "0.2.0.dev0"
+#: The release; with C{.dev0} the one that this source becomes. (setup.py reads this line.)
+VERSION = "0.2.0"
 _DIGITS = frozenset("0123456789abcdef")
 #: Digits of a commit that are shown.
 _SHOWN = 12
